@@ -1,0 +1,25 @@
+//! The pure core of Outhaul.
+//!
+//! Nothing here does I/O, reads a clock, draws a random number of its own or awaits anything: rows, answers and the
+//! time come in as [`instance::Input`], and what has to be done comes out as [`instance::Command`]. The engine
+//! (`outhaul-relay`) drives it with real databases and brokers, the simulator (`outhaul-testkit`) with model ones.
+//!
+//! Data flows one way: rows are taken in ([`intake`]), get a position in their shard ([`pipeline`]), are handed to
+//! the [`lane`]s that their [`route`] names, and what the sinks answer returns as [`receipt`]s into a [`checkpoint`].
+
+pub mod checkpoint;
+pub mod chunk;
+// pub mod config;
+pub mod destination;
+pub mod filter;
+// pub mod instance;
+// pub mod intake;
+pub mod lane;
+pub mod lease;
+pub mod message;
+pub mod parked;
+// pub mod pipeline;
+pub mod receipt;
+pub mod route;
+pub mod runs;
+mod wire;

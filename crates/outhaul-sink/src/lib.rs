@@ -1,0 +1,15 @@
+//! Outhaul's destinations.
+//!
+//! [`Sink`] is the contract. Each kind is a folder with the same file names: `config` (its keys in the configuration),
+//! `sink` (the implementation), `outcome` (from what the other side said to an [`Outcome`]). All pass the one
+//! conformance suite in `outhaul-testkit`.
+
+mod sink;
+
+#[cfg(feature = "file")]
+pub mod file;
+#[cfg(feature = "inbox")]
+pub mod inbox;
+
+pub use outhaul_core::receipt::{AckLevel, Outcome, Reason, Receipt};
+pub use sink::*;

@@ -1,0 +1,57 @@
+//! The contract that every destination keeps.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use outhaul_core::lane::Slotting;
+use outhaul_core::message::Message;
+use outhaul_core::receipt::{AckLevel, Outcome};
+
+/// What a sink says of itself once it is connected.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SinkInfo {
+    /// What an acknowledgement proves, from the destination's own configuration.
+    pub level: AckLevel,
+    /// Sentences for the operator: what can be lost at this level, settings that do not fit.
+    pub warnings: Vec<String>,
+}
+
+/// Why a sink cannot be made or started.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{code} {message}")]
+pub struct SinkError {
+    /// `OUT-nnnn`.
+    pub code: &'static str,
+    /// One line without secrets.
+    pub message: String,
+    /// Whether trying again later can help without anybody doing anything.
+    pub passes: bool,
+}
+
+/// A destination.
+///
+/// The engine calls [`Sink::send`] for one batch of a slot at a time: the next one of the same slot only after the
+/// answer, other slots at the same time. It drops the call when the send limit is over and counts every message of the
+/// batch as Unknown; a sink must stay usable after a dropped call.
+#[async_trait]
+pub trait Sink: Send + Sync + 'static {
+    /// Which messages must wait for each other.
+    fn slotting(&self) -> Slotting;
+
+    /// Connects, looks at the destination, repairs what a crash may have left. Called before the first send, and again
+    /// before the next send after a destination was down.
+    ///
+    /// # Errors
+    /// The destination does not answer (`passes`) or cannot be used as configured.
+    async fn start(&self) -> Result<SinkInfo, SinkError>;
+
+    /// Delivers messages of one slot, in their order; one outcome a message, in their order. A message may only be
+    /// attempted after all earlier ones of the same key in the batch were delivered: from the first that was not, later
+    /// ones of its key are answered `Retry` without being sent.
+    ///
+    /// `Delivered` is said only when the destination has confirmed; its level is what the confirmation proves.
+    async fn send(&self, slot: u32, messages: &[Arc<Message>]) -> Vec<Outcome>;
+
+    /// Flushes and closes.
+    async fn close(&self);
+}

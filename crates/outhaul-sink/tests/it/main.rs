@@ -1,0 +1,1 @@
+//! The sinks, and their conformance suite.

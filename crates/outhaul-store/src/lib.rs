@@ -1,0 +1,41 @@
+//! Outhaul's databases.
+//!
+//! [`Store`] is the contract; `sqlite`, `mysql` (MySQL 8 and MariaDB) and `postgres` keep it, each with the same file
+//! names: `schema` (DDL, catalogue), `poll`, `checkpoint`, `log` (chunks, receipts, parked), `lease`, `maintain`
+//! (prune, merge), `inbox`. All pass the one conformance suite in `outhaul-testkit`.
+
+pub mod error;
+pub mod inbox;
+pub mod options;
+mod store;
+
+#[cfg(feature = "mysql")]
+pub mod mysql;
+#[cfg(feature = "postgres")]
+pub mod postgres;
+#[cfg(feature = "sqlite")]
+pub mod sqlite;
+
+pub use error::{StoreError, StoreErrorKind};
+pub use options::{ColumnNames, DatabaseKind, InitPlan, PayloadType, StoreOptions, Tls};
+pub use store::*;
+
+use std::sync::Arc;
+
+/// Opens the store that a URL names. Nothing is asked of the database yet beyond a first connection.
+///
+/// # Errors
+/// The URL names no database of this build ([`StoreErrorKind::Unsupported`]), is malformed, or the first connection
+/// fails.
+pub async fn open(options: StoreOptions) -> Result<Arc<dyn Store>, StoreError> {
+    match options.kind()? {
+        #[cfg(feature = "sqlite")]
+        DatabaseKind::Sqlite => Ok(Arc::new(sqlite::SqliteStore::open(options).await?)),
+        #[cfg(feature = "mysql")]
+        DatabaseKind::MySql => Ok(Arc::new(mysql::MySqlStore::open(options).await?)),
+        #[cfg(feature = "postgres")]
+        DatabaseKind::Postgres => Ok(Arc::new(postgres::PostgresStore::open(options).await?)),
+        #[allow(unreachable_patterns)]
+        kind => Err(StoreError::new(StoreErrorKind::Unsupported, format!("{kind} is not in this build"))),
+    }
+}

@@ -1,0 +1,222 @@
+//! How a store is opened and what `init` makes.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::error::{StoreError, StoreErrorKind};
+
+/// A database family of this project.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum DatabaseKind {
+    /// The embedded one.
+    Sqlite,
+    /// MySQL 8 and MariaDB: one code, what differs is asked of the server.
+    MySql,
+    /// PostgreSQL 12 and later.
+    Postgres,
+}
+
+impl fmt::Display for DatabaseKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Sqlite => "sqlite",
+            Self::MySql => "mysql",
+            Self::Postgres => "postgres",
+        })
+    }
+}
+
+/// Type of the outbox's `payload` column.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum PayloadType {
+    /// LONGBLOB, BYTEA, BLOB.
+    #[default]
+    Bytes,
+    /// LONGTEXT, TEXT.
+    Text,
+    /// JSON, JSONB; TEXT on SQLite.
+    Json,
+}
+
+/// What the outbox's columns are called in this database. The preset for tables that were made for Debezium's outbox
+/// router is [`ColumnNames::debezium`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ColumnNames {
+    /// Default `seq`.
+    pub seq: String,
+    /// Default `shard`. None: the table has no such column, everything is shard 0.
+    pub shard: Option<String>,
+    /// Default `id`.
+    pub id: String,
+    /// Default `topic`.
+    pub topic: String,
+    /// Default `msg_key`. None: no keys.
+    pub key: Option<String>,
+    /// Default `headers`. None: no headers.
+    pub headers: Option<String>,
+    /// Default `payload`.
+    pub payload: String,
+    /// Default `created_at`. None: the time at which the relay read the row.
+    pub created_at: Option<String>,
+    /// Default `available_at`. None: no scheduled messages.
+    pub available_at: Option<String>,
+}
+
+impl Default for ColumnNames {
+    fn default() -> Self {
+        Self {
+            seq: "seq".into(),
+            shard: Some("shard".into()),
+            id: "id".into(),
+            topic: "topic".into(),
+            key: Some("msg_key".into()),
+            headers: Some("headers".into()),
+            payload: "payload".into(),
+            created_at: Some("created_at".into()),
+            available_at: Some("available_at".into()),
+        }
+    }
+}
+
+impl ColumnNames {
+    /// The names that Debezium's outbox event router documents: id, aggregatetype, aggregateid, type, payload. Such a
+    /// table has no `seq`: adopting it needs one ALTER TABLE, which `validate` prints.
+    pub fn debezium() -> Self {
+        Self {
+            shard: None,
+            topic: "aggregatetype".into(),
+            key: Some("aggregateid".into()),
+            headers: None,
+            created_at: None,
+            available_at: None,
+            ..Self::default()
+        }
+    }
+}
+
+/// How to check the server's certificate.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Tls {
+    /// Whether to use TLS at all. Never chosen silently: a URL with `sslmode=require` (PostgreSQL) or
+    /// `ssl-mode=REQUIRED` (MySQL) sets it too.
+    pub required: bool,
+    /// PEM file with the authorities to trust instead of the built-in ones.
+    pub ca_file: Option<PathBuf>,
+    /// Accept any certificate. For tests only; every start says so.
+    pub insecure: bool,
+}
+
+/// How to open a store.
+#[derive(Clone)]
+pub struct StoreOptions {
+    /// `sqlite:PATH` (or a path that ends in .db, .sqlite, .sqlite3), `mysql://…`, `mariadb://…`, `postgres://…`,
+    /// `postgresql://…`.
+    pub url: String,
+    /// What every table name begins with, besides its own name. Empty by default: `outbox`, `outbox_log`, …
+    pub table_prefix: String,
+    /// Name of the outbox table itself, without the prefix. Default `outbox`.
+    pub outbox_table: String,
+    /// Column names of the outbox table.
+    pub columns: ColumnNames,
+    /// Payloads above this are not fetched. Bytes; default 4 MiB.
+    pub max_message_bytes: u64,
+    /// Limit of a statement. Default 10 s.
+    pub statement_timeout: Duration,
+    /// Limit of waiting for a lock. Default 1 s.
+    pub lock_timeout: Duration,
+    /// Limit of connecting. Default 5 s.
+    pub connect_timeout: Duration,
+    /// TLS.
+    pub tls: Tls,
+}
+
+impl fmt::Debug for StoreOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("StoreOptions").field("url", &self.redacted_url()).field("outbox_table", &self.outbox()).finish_non_exhaustive()
+    }
+}
+
+impl StoreOptions {
+    /// Options with defaults for a URL.
+    pub fn new(url: impl Into<String>) -> Self {
+        Self {
+            url: url.into(),
+            table_prefix: String::new(),
+            outbox_table: "outbox".into(),
+            columns: ColumnNames::default(),
+            max_message_bytes: 4 << 20,
+            statement_timeout: Duration::from_secs(10),
+            lock_timeout: Duration::from_secs(1),
+            connect_timeout: Duration::from_secs(5),
+            tls: Tls::default(),
+        }
+    }
+
+    /// The database family that the URL names.
+    ///
+    /// # Errors
+    /// [`StoreErrorKind::Configuration`]: it names none.
+    pub fn kind(&self) -> Result<DatabaseKind, StoreError> {
+        let scheme = self.url.split_once(':').map_or("", |(s, _)| s);
+        match scheme {
+            "sqlite" => Ok(DatabaseKind::Sqlite),
+            "mysql" | "mariadb" => Ok(DatabaseKind::MySql),
+            "postgres" | "postgresql" => Ok(DatabaseKind::Postgres),
+            _ if [".db", ".sqlite", ".sqlite3"].iter().any(|end| self.url.ends_with(end)) => Ok(DatabaseKind::Sqlite),
+            _ => Err(StoreError::new(
+                StoreErrorKind::Configuration,
+                "the database URL must begin with sqlite:, mysql://, mariadb:// or postgres://",
+            )),
+        }
+    }
+
+    /// The URL without its password.
+    pub fn redacted_url(&self) -> String {
+        let Some((scheme, rest)) = self.url.split_once("://") else { return self.url.clone() };
+        let Some((user, host)) = rest.rsplit_once('@') else { return self.url.clone() };
+        let name = user.split(':').next().unwrap_or_default();
+        let host = host.split('?').next().unwrap_or_default();
+        format!("{scheme}://{name}@{host}")
+    }
+
+    /// Full name of the outbox table.
+    pub fn outbox(&self) -> String {
+        format!("{}{}", self.table_prefix, self.outbox_table)
+    }
+
+    /// Full name of one of the other tables, `outbox_log` and the like.
+    pub fn table(&self, name: &str) -> String {
+        format!("{}{name}", self.table_prefix)
+    }
+}
+
+/// What `init` makes.
+#[derive(Clone, Debug)]
+pub struct InitPlan {
+    /// Number of shards, 1 to 1024. Fixed afterwards. SQLite has one.
+    pub shards: u16,
+    /// Type of `payload`.
+    pub payload: PayloadType,
+    /// What the shard is computed from when the application gives none: true: `msg_key`, or `id` where it is NULL;
+    /// false: `topic`.
+    pub shard_by_key: bool,
+}
+
+impl Default for InitPlan {
+    fn default() -> Self {
+        Self { shards: 1, payload: PayloadType::Bytes, shard_by_key: true }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_password_is_shown() {
+        let shown = |url: &str| format!("{:?}", StoreOptions::new(url));
+        assert!(!shown("mysql://relay:s3cret@127.0.0.1:3306/shop?x=s3cret").contains("s3cret"));
+        assert!(!shown("postgres://relay:s3c@ret@h/shop").contains("s3c"));
+    }
+}

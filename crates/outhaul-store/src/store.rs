@@ -1,0 +1,359 @@
+//! The contract that every database keeps.
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use outhaul_core::checkpoint::{Checkpoint, ShardOutcome};
+use outhaul_core::lease::LeaseReport;
+use outhaul_core::message::{Epoch, Message, Position, Row, Seq, ShardId};
+use outhaul_core::parked::ParkedEntry;
+use outhaul_core::receipt::ReceiptRow;
+use outhaul_core::runs::Run;
+
+use crate::error::StoreError;
+use crate::options::{DatabaseKind, InitPlan, PayloadType};
+
+/// The schema version of this build, in `outbox_meta`.
+pub const SCHEMA_VERSION: u32 = 1;
+
+/// The result of a store's call.
+pub type StoreResult<T> = Result<T, StoreError>;
+
+/// What a read of the outbox is for. Each has a connection of its own, so that a slow rescan never delays a poll.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ReadPurpose {
+    /// New rows and open gaps.
+    Poll,
+    /// A look at everything from the start of the table.
+    Rescan,
+}
+
+/// Which rows to read. ONE statement serves the whole request, so that all its rows come from one snapshot: a row that
+/// committed before another one that is returned is returned too, or lies above the cut by a limit.
+#[derive(Clone, Debug)]
+pub struct ReadRequest {
+    /// What for.
+    pub purpose: ReadPurpose,
+    /// Shards to read.
+    pub shards: Vec<ShardId>,
+    /// Ranges of `seq`, rising, not touching; at least one. The last may end at `u64::MAX` (bind it as `i64::MAX`).
+    pub ranges: Vec<Run>,
+    /// The most rows to return, at least 1.
+    pub limit: u32,
+    /// The most payload bytes to return, unless a single row is larger. Rows are cut at the end, in order of `seq`;
+    /// large payloads must not be fetched only to be thrown away.
+    pub max_bytes: usize,
+}
+
+/// Rows that were read.
+#[derive(Clone, Debug, Default)]
+pub struct ReadRows {
+    /// Committed rows of the wanted shards and ranges, by rising `seq` over all shards.
+    pub rows: Vec<Row>,
+    /// Whether a limit cut the answer: there may be more above the last row.
+    pub cut: bool,
+    /// Rows whose `available_at` lies in the future: moved to `outbox_scheduled` by the relay, not by this call. Here
+    /// only counted; they are left out of `rows`.
+    pub scheduled: u32,
+}
+
+/// What the database's meta table and catalogue say.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SchemaInfo {
+    /// Server name and version, for people: `MariaDB 10.11.6`.
+    pub server: String,
+    /// Schema version in `outbox_meta`.
+    pub version: u32,
+    /// Shard count in `outbox_meta`.
+    pub shards: u16,
+    /// `move` or `status`.
+    pub mode: String,
+    /// Type of `payload`, from the catalogue.
+    pub payload: PayloadType,
+    /// Sentences for the operator: settings under which something weaker than usual is promised (durability of COMMIT,
+    /// sequence cache, auto_increment_increment, a missing time-zone setting).
+    pub warnings: Vec<String>,
+}
+
+/// What a shard's owner needs to go on where the last one stopped.
+#[derive(Clone, Debug, Default)]
+pub struct Recovery {
+    /// End of the log.
+    pub log_end: Position,
+    /// Number for the next receipt row: one more than the newest, 0 if there is none.
+    pub next_number: u64,
+    /// The newest receipt row. Empty if there is none.
+    pub lanes: ReceiptRow,
+    /// Parked rows of the shard, without content, by destination and rising position.
+    pub parked: Vec<ParkedEntry>,
+}
+
+/// A chunk as stored.
+#[derive(Clone, Debug)]
+pub struct StoredChunk {
+    /// Shard.
+    pub shard: ShardId,
+    /// Position of the first message.
+    pub base: Position,
+    /// Number of messages.
+    pub count: u32,
+    /// Codec.
+    pub codec: u8,
+    /// Smallest and largest `created_at`, microseconds since 1970-01-01 UTC.
+    pub created_at_us: (i64, i64),
+    /// When it was moved, microseconds since 1970-01-01 UTC, database clock.
+    pub moved_at_us: i64,
+    /// Content, see `outhaul_core::chunk`.
+    pub bytes: Bytes,
+}
+
+/// A parked row with its content.
+#[derive(Clone, Debug)]
+pub struct StoredParked {
+    /// The row.
+    pub entry: ParkedEntry,
+    /// The message. For one that was too large to be moved through the relay, the payload is empty.
+    pub message: Message,
+}
+
+/// One lease round: heartbeat, renewals, releases, acquisitions, and a look at the result, in this order.
+#[derive(Clone, Debug)]
+pub struct LeaseRound {
+    /// Owner name of this process.
+    pub owner: String,
+    /// Program version, for the instance table.
+    pub version: String,
+    /// Whether this instance takes no more shards.
+    pub draining: bool,
+    /// Time to live of a lease, milliseconds.
+    pub ttl_ms: u64,
+    /// Shards to renew: only where owner and epoch still are these, expired or not.
+    pub renew: Vec<(ShardId, Epoch)>,
+    /// Shards to release: only where owner and epoch still are these. The epoch stays, the owner becomes NULL.
+    pub release: Vec<(ShardId, Epoch)>,
+    /// Shards to acquire, only where free or expired by the database's clock: owner is set, epoch grows by one.
+    pub acquire: Vec<ShardId>,
+    /// The process ends: remove its row from the instance table.
+    pub leave: bool,
+}
+
+/// A new outbox row, as `outhaul enqueue` inserts it.
+#[derive(Clone, Debug, Default)]
+pub struct NewRow {
+    /// None: the database's default, a UUID.
+    pub id: Option<String>,
+    /// Topic.
+    pub topic: String,
+    /// Key.
+    pub key: Option<String>,
+    /// JSON object of strings.
+    pub headers: Option<String>,
+    /// Payload.
+    pub payload: Bytes,
+    /// Not before this time, microseconds since 1970-01-01 UTC.
+    pub available_at_us: Option<i64>,
+}
+
+/// What `status` shows of a shard, straight from the tables.
+#[derive(Clone, Debug)]
+pub struct ShardStatus {
+    /// Shard.
+    pub shard: ShardId,
+    /// Owner, if the lease is held and not expired.
+    pub owner: Option<String>,
+    /// Epoch.
+    pub epoch: Epoch,
+    /// Committed rows in the outbox table. Counted up to a limit of 100,000.
+    pub hot_rows: u64,
+    /// Age of the oldest of them, milliseconds, database clock.
+    pub oldest_hot_ms: Option<u64>,
+    /// End of the log.
+    pub log_end: Position,
+    /// Lanes as of the newest checkpoint.
+    pub lanes: ReceiptRow,
+    /// Age of `created_at` of the first message at or above each lane's cursor, by destination name.
+    pub oldest_unsent_ms: Vec<(String, u64)>,
+    /// Parked rows: destination, retrying, waiting, dead.
+    pub parked: Vec<(String, u64, u64, u64)>,
+    /// Newest error text of a parked row, by destination.
+    pub last_errors: Vec<(String, String)>,
+}
+
+/// Where an id was found.
+#[derive(Clone, Debug)]
+pub enum Found {
+    /// Still in the outbox table.
+    Hot(Box<Row>),
+    /// In the log: the chunk that holds it, and the receipt rows that cover its position.
+    Logged {
+        /// The chunk. The caller unpacks it: its filter said "perhaps".
+        chunk: StoredChunk,
+    },
+}
+
+/// What to prune.
+#[derive(Clone, Debug)]
+pub struct PruneRequest {
+    /// Owner name of this process: pruning has a lease of its own, one runner at a time.
+    pub owner: String,
+    /// Log and receipts older than this go, milliseconds, if they lie below every lane's `proven`.
+    pub retention_ms: u64,
+    /// Merge small chunks and receipt rows of hours that ended this long ago, milliseconds. None: do not merge.
+    pub merge_after_ms: Option<u64>,
+    /// The most chunks to touch in one transaction.
+    pub step: u32,
+}
+
+/// What was pruned.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Pruned {
+    /// Chunks deleted.
+    pub chunks: u64,
+    /// Messages in them.
+    pub messages: u64,
+    /// Receipt rows deleted.
+    pub receipts: u64,
+    /// Chunks that were merged into larger ones.
+    pub merged_chunks: u64,
+    /// Receipt rows that were merged into larger ones.
+    pub merged_receipts: u64,
+    /// False: another runner holds the lease, nothing was done.
+    pub ran: bool,
+    /// True: a step's limit was reached, there is more.
+    pub more: bool,
+}
+
+/// A database with an outbox.
+///
+/// Every call has a limit in time (`statement_timeout`, plus reconnecting within `connect_timeout`) and may be dropped:
+/// a dropped call leaves its connection unusable, and the next call takes a new one. Calls for different purposes use
+/// different connections and do not wait for each other: poll, rescan, checkpoint, lease, and everything else.
+/// Sessions are READ COMMITTED and UTC whatever the server's default is, and need nothing that a transaction pooler
+/// takes away. Errors never hold payloads, keys or passwords.
+#[async_trait]
+pub trait Store: Send + Sync + 'static {
+    /// Family of the database.
+    fn kind(&self) -> DatabaseKind;
+
+    /// The DDL of a plan, statements in order, with comments; then, as comments, the GRANTs for the application's and
+    /// the relay's user. Works without any table being there.
+    fn ddl(&self, plan: &InitPlan) -> String;
+
+    /// Makes what is missing. Safe to repeat; changes nothing that is there already.
+    ///
+    /// # Errors
+    /// `WrongSchema` where the tables were made with another shard count or by another version.
+    async fn init(&self, plan: &InitPlan) -> StoreResult<()>;
+
+    /// Looks at the server, the tables and the meta table.
+    ///
+    /// # Errors
+    /// `NotInitialised` (names the table or column and the DDL that is missing), `WrongSchema`, `ReadOnly`,
+    /// `Permission`, and whatever connecting can bring.
+    async fn inspect(&self) -> StoreResult<SchemaInfo>;
+
+    /// Reads committed rows, takes no locks.
+    ///
+    /// # Errors
+    /// Any; nothing has changed.
+    async fn read(&self, request: &ReadRequest) -> StoreResult<ReadRows>;
+
+    /// A number such that every `seq` at or below it is visible to statements that begin after this call has returned,
+    /// or never will be: no open transaction holds one. May fall when the sequence has started again. `seen` is the
+    /// largest `seq` that the caller has read. The weaker the means that a database offers for this, the lower the
+    /// answer; it is never too high (each implementation says what it rests on).
+    ///
+    /// # Errors
+    /// Any; nothing has changed.
+    async fn resolved(&self, seen: Seq) -> StoreResult<Seq>;
+
+    /// Writes a checkpoint in one transaction (see [`Checkpoint`]); one outcome for each of its shards, in order. A
+    /// shard that is `Fenced` or `Mismatch` has nothing written, the others are written all the same.
+    ///
+    /// DELETE never waits for an application's open row, and application INSERTs never wait for it.
+    ///
+    /// # Errors
+    /// Nothing was written, except `CommitUnknown`: ask [`Store::checkpoint_applied`].
+    async fn checkpoint(&self, checkpoint: &Checkpoint) -> StoreResult<Vec<ShardOutcome>>;
+
+    /// Whether a checkpoint whose COMMIT was not answered was applied. Locks the lease rows first, so that it waits out
+    /// the transaction it asks about, then looks for each shard's receipt row by number and epoch.
+    ///
+    /// Per shard: Written, Fenced (another epoch holds the shard by now), or None: not applied, may be tried again.
+    ///
+    /// # Errors
+    /// Not known yet: ask again.
+    async fn checkpoint_applied(&self, checkpoint: &Checkpoint) -> StoreResult<Vec<Option<ShardOutcome>>>;
+
+    /// What an owner needs to start a shard.
+    ///
+    /// # Errors
+    /// Any; `Corrupt` if the newest receipt row cannot be read.
+    async fn recover(&self, shard: ShardId) -> StoreResult<Recovery>;
+
+    /// Chunks of a shard from the one that holds `from` (or the first above it), rising, up to `max_bytes` of content
+    /// or one chunk. Empty at the end of the log.
+    ///
+    /// # Errors
+    /// Any; nothing has changed.
+    async fn read_log(&self, shard: ShardId, from: Position, max_bytes: usize) -> StoreResult<Vec<StoredChunk>>;
+
+    /// Parked rows with their content, those of `positions` that exist, rising. `destinations` are the relay's names,
+    /// for unpacking.
+    ///
+    /// # Errors
+    /// Any; nothing has changed.
+    async fn read_parked(
+        &self,
+        shard: ShardId,
+        destination: &str,
+        positions: &[Position],
+        destinations: &[String],
+    ) -> StoreResult<Vec<StoredParked>>;
+
+    /// One lease round.
+    ///
+    /// # Errors
+    /// Any; each of its parts may have been done or not.
+    async fn lease_round(&self, round: &LeaseRound) -> StoreResult<LeaseReport>;
+
+    /// Inserts rows in one transaction and returns their ids in order.
+    ///
+    /// # Errors
+    /// Nothing was inserted, except `CommitUnknown`.
+    async fn enqueue(&self, rows: &[NewRow]) -> StoreResult<Vec<String>>;
+
+    /// All shards.
+    ///
+    /// # Errors
+    /// Any; nothing has changed.
+    async fn status(&self) -> StoreResult<Vec<ShardStatus>>;
+
+    /// Where an id may be: hot rows, then every chunk whose filter says "perhaps" and whose time range overlaps
+    /// `created_at_us` (microseconds since 1970-01-01 UTC), if given.
+    ///
+    /// # Errors
+    /// Any; nothing has changed.
+    async fn find(&self, id: &str, created_at_us: Option<(i64, i64)>) -> StoreResult<Vec<Found>>;
+
+    /// Receipt rows of a shard that cover a position.
+    ///
+    /// # Errors
+    /// Any; nothing has changed.
+    async fn receipts_of(&self, shard: ShardId, position: Position) -> StoreResult<Vec<ReceiptRow>>;
+
+    /// Parked rows of a position, without content.
+    ///
+    /// # Errors
+    /// Any; nothing has changed.
+    async fn parked_of(&self, shard: ShardId, position: Position) -> StoreResult<Vec<ParkedEntry>>;
+
+    /// One step of pruning and merging. Never touches what is at or above any lane's `proven`, the newest receipt row,
+    /// or a parked row.
+    ///
+    /// # Errors
+    /// Any; a step is one transaction.
+    async fn prune(&self, request: &PruneRequest) -> StoreResult<Pruned>;
+
+    /// Closes all connections. Later calls fail.
+    async fn close(&self);
+}
