@@ -146,6 +146,20 @@ pub fn decode(
     if r.at_end() { Ok(messages) } else { Err(r.fail("end of chunk")) }
 }
 
+/// The names of the destinations that a chunk's messages may name: what [`decode`] needs to lose none of them.
+///
+/// # Errors
+/// As [`decode`].
+pub fn destination_names(codec: u8, bytes: &[u8]) -> Result<Vec<String>, DecodeError> {
+    if codec != CODEC {
+        return Err(DecodeError { what: "chunk codec", at: 0 });
+    }
+    let content = decompress(bytes, MAX_CHUNK_BYTES, "chunk")?;
+    let mut r = Reader::new(&content);
+    r.count("message count")?;
+    (0..r.count("destination count")?).map(|_| r.text("destination name")).collect()
+}
+
 const COLUMNS: [&str; 5] = ["id", "topic", "msg_key", "headers", "payload"];
 
 fn put_defect(out: &mut Vec<u8>, defect: Option<&Defect>) {
@@ -221,6 +235,7 @@ mod tests {
             prop_assert_eq!(chunk.count as usize, messages.len());
             let back = decode(chunk.codec, &chunk.bytes, ShardId(3), chunk.base, &names).unwrap();
             prop_assert_eq!(&back, &messages);
+            prop_assert_eq!(destination_names(chunk.codec, &chunk.bytes).unwrap(), names);
             // A relay whose destinations have another order, and one fewer, still finds those that it has.
             let other: Vec<String> = ["c", "a"].map(String::from).into();
             let back = decode(chunk.codec, &chunk.bytes, ShardId(3), chunk.base, &other).unwrap();
@@ -233,6 +248,7 @@ mod tests {
         #[test]
         fn never_panics(bytes in proptest::collection::vec(any::<u8>(), 0..300), codec in 0..3u8) {
             let _ = decode(codec, &bytes, ShardId(0), Position(0), &[]);
+            let _ = destination_names(codec, &bytes);
             let _ = decode(CODEC, &compress(&bytes), ShardId(0), Position(u64::MAX), &[]);
         }
     }

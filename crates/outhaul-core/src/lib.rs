@@ -9,16 +9,16 @@
 
 pub mod checkpoint;
 pub mod chunk;
-// pub mod config;
+pub mod config;
 pub mod destination;
 pub mod filter;
-// pub mod instance;
-// pub mod intake;
+pub mod instance;
+pub mod intake;
 pub mod lane;
 pub mod lease;
 pub mod message;
 pub mod parked;
-// pub mod pipeline;
+pub mod pipeline;
 pub mod receipt;
 pub mod route;
 pub mod runs;

@@ -1,0 +1,211 @@
+//! The numbers that the core goes by. Every wait and every queue has its limit here.
+
+use std::sync::Arc;
+
+use crate::destination::DestinationIndex;
+use crate::lane::Slotting;
+use crate::route::Routes;
+
+/// Limits of an outbox's pipelines.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// Time to live of a lease, milliseconds. Must exceed every lane's `send_limit_ms`.
+    pub lease_ttl_ms: u64,
+    /// Time between two lease rounds, milliseconds. At most a third of the ttl.
+    pub lease_interval_ms: u64,
+    /// Rows a poll.
+    pub poll_rows: u32,
+    /// Payload bytes a poll.
+    pub poll_bytes: usize,
+    /// Wait between polls while rows come, microseconds: lets a few rows gather.
+    pub poll_busy_us: u64,
+    /// Longest wait between polls while none come, microseconds.
+    pub poll_idle_us: u64,
+    /// Shortest wait between two rescans from the start of the table, milliseconds.
+    pub rescan_min_ms: u64,
+    /// Longest wait between two rescans, milliseconds. A rescan that takes long is repeated less often.
+    pub rescan_max_ms: u64,
+    /// Wait between two questions for the resolved mark while gaps are open, milliseconds.
+    pub resolve_ms: u64,
+    /// The oldest row that was read waits at most this long for its checkpoint, milliseconds.
+    pub checkpoint_interval_ms: u64,
+    /// Receipts alone (no row to move) wait this long, milliseconds.
+    pub checkpoint_quiet_ms: u64,
+    /// A checkpoint moves at most this many rows, over all shards.
+    pub checkpoint_rows: usize,
+    /// A checkpoint moves at most this many bytes, over all shards.
+    pub checkpoint_bytes: usize,
+    /// Bytes of rows read and not yet moved, each shard; above it the shard is not polled.
+    pub unmoved_bytes: usize,
+    /// Bytes of moved messages kept for lanes that are a little behind, each shard; lanes further behind read the log.
+    pub window_bytes: usize,
+    /// Send as soon as a row was read (true), or only once it was moved (false).
+    pub send_ahead: bool,
+    /// First and longest wait after a failed call of the database, milliseconds.
+    pub store_backoff_ms: (u64, u64),
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            lease_ttl_ms: 10_000,
+            lease_interval_ms: 1_000,
+            poll_rows: 2_000,
+            poll_bytes: 4 << 20,
+            poll_busy_us: 2_500,
+            poll_idle_us: 8_000,
+            rescan_min_ms: 1_000,
+            rescan_max_ms: 60_000,
+            resolve_ms: 200,
+            checkpoint_interval_ms: 100,
+            checkpoint_quiet_ms: 1_000,
+            checkpoint_rows: 5_000,
+            checkpoint_bytes: 8 << 20,
+            unmoved_bytes: 16 << 20,
+            window_bytes: 4 << 20,
+            send_ahead: true,
+            store_backoff_ms: (50, 2_000),
+        }
+    }
+}
+
+/// Limits of a lane.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LaneLimits {
+    /// A send without an answer for this long is Unknown, milliseconds.
+    pub send_limit_ms: u64,
+    /// Messages in a batch.
+    pub max_batch: usize,
+    /// Bytes in a batch, unless a single message is larger.
+    pub max_batch_bytes: usize,
+    /// Messages queued in a lane's slots.
+    pub max_queued: usize,
+    /// Bytes queued in a lane's slots.
+    pub max_queued_bytes: usize,
+    /// Positions between the cursor and the newest that the lane has taken.
+    pub max_span: u64,
+    /// Tries in place before a message is parked.
+    pub quick_tries: u32,
+    /// First and longest wait between tries in place, milliseconds.
+    pub quick_backoff_ms: (u64, u64),
+    /// Sends of a message, those in place included, before it is dead.
+    pub max_attempts: u32,
+    /// First and longest wait between tries of a parked message, milliseconds.
+    pub retry_backoff_ms: (u64, u64),
+    /// Whether later messages of a dead one's key wait (true), or go on (false).
+    pub block_key: bool,
+    /// Batches in a row without one delivery, after which the destination counts as down.
+    pub breaker_failures: u32,
+    /// First and longest wait of an open breaker, milliseconds.
+    pub breaker_backoff_ms: (u64, u64),
+}
+
+impl Default for LaneLimits {
+    fn default() -> Self {
+        Self {
+            send_limit_ms: 3_000,
+            max_batch: 500,
+            max_batch_bytes: 1 << 20,
+            max_queued: 10_000,
+            max_queued_bytes: 8 << 20,
+            max_span: 65_536,
+            quick_tries: 3,
+            quick_backoff_ms: (20, 500),
+            max_attempts: 10,
+            retry_backoff_ms: (1_000, 300_000),
+            block_key: true,
+            breaker_failures: 5,
+            breaker_backoff_ms: (100, 10_000),
+        }
+    }
+}
+
+/// A destination as the core sees it.
+#[derive(Clone, Debug)]
+pub struct DestinationConfig {
+    /// Name.
+    pub name: String,
+    /// Which messages must wait for each other.
+    pub slotting: Slotting,
+    /// Limits of its lanes.
+    pub limits: LaneLimits,
+}
+
+/// All that an instance is told once.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Owner name: of this process alone.
+    pub owner: String,
+    /// Limits.
+    pub settings: Settings,
+    /// Destinations, by index.
+    pub destinations: Arc<[DestinationConfig]>,
+    /// Routes.
+    pub routes: Routes,
+    /// Seed of the jitter of waits.
+    pub seed: u64,
+}
+
+impl Config {
+    /// A configuration. Built only here, so that what tests add to it touches nobody else.
+    pub const fn new(
+        owner: String,
+        settings: Settings,
+        destinations: Arc<[DestinationConfig]>,
+        routes: Routes,
+        seed: u64,
+    ) -> Self {
+        Self { owner, settings, destinations, routes, seed }
+    }
+
+    /// Names of the destinations, by index.
+    pub fn names(&self) -> Arc<[String]> {
+        self.destinations.iter().map(|d| d.name.clone()).collect()
+    }
+
+    /// Indexes of the destinations.
+    pub fn indexes(&self) -> impl Iterator<Item = DestinationIndex> + use<> {
+        (0..u8::try_from(self.destinations.len()).unwrap_or(u8::MAX)).map(DestinationIndex)
+    }
+}
+
+/// A moment, by two clocks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Now {
+    /// Monotonic clock of the process, microseconds since some start. All limits go by it.
+    pub mono_us: u64,
+    /// Wall clock, microseconds since 1970-01-01 UTC. Only for what is stored or shown.
+    pub wall_us: i64,
+}
+
+impl Now {
+    pub(crate) const fn after_ms(self, ms: u64) -> u64 {
+        self.mono_us.saturating_add(ms.saturating_mul(1_000))
+    }
+}
+
+/// Jitter from a seed: the core draws no random numbers of its own.
+#[derive(Clone, Debug)]
+pub(crate) struct Jitter(u64);
+
+impl Jitter {
+    pub(crate) const fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    const fn next(&mut self) -> u64 {
+        // SplitMix64.
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// The wait after the `n`th failure in a row (from 1): doubles from the first to the longest, then between half of
+    /// it and all of it. Milliseconds.
+    pub(crate) fn backoff_ms(&mut self, n: u32, (first, longest): (u64, u64)) -> u64 {
+        let full = first.saturating_mul(1 << n.saturating_sub(1).min(20)).clamp(1, longest.max(1));
+        full - self.next() % (full / 2 + 1)
+    }
+}

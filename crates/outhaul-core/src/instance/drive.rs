@@ -1,0 +1,582 @@
+//! What an instance does with what comes in, and what it does next.
+
+use super::{
+    Cadence, CheckpointAnswer, Command, Event, InCheckpoint, Instance, Mode, Owned, Phase, ReadKind, Recovered,
+    UntilEmpty, Writing,
+};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use crate::checkpoint::{Checkpoint, ShardOutcome};
+use crate::config::Now;
+use crate::intake::{ReadToken, Taken};
+use crate::lease::{self, LeaseReport};
+use crate::message::{Epoch, Position, Row, Seq, ShardId};
+use crate::pipeline::Pipeline;
+
+/// Two lease rounds are never closer than this, milliseconds.
+const LEASE_SPACING_MS: u64 = 50;
+
+impl Instance {
+    pub(super) fn drain(&mut self) {
+        if self.mode == Mode::Running {
+            self.mode = Mode::Draining;
+            self.leases.next_at_us = 0; // Say so at once: others need not count on this instance.
+        }
+    }
+
+    // ---- leases ----------------------------------------------------------------------------------------------------
+
+    pub(super) fn on_leases(&mut self, now: Now, report: Option<LeaseReport>) {
+        self.leases.under_way = false;
+        let Some(report) = report else {
+            if self.mode == Mode::Leaving {
+                self.stop(); // The leases expire by themselves.
+                return;
+            }
+            self.leases.failures += 1;
+            let wait = self.jitter.backoff_ms(self.leases.failures, self.config.settings.store_backoff_ms);
+            self.leases.next_at_us = now.after_ms(wait);
+            return;
+        };
+        if self.mode == Mode::Leaving {
+            self.stop();
+            return;
+        }
+        self.leases.failures = 0;
+        let until_us = self.leases.began_at_us.saturating_add(self.config.settings.lease_ttl_ms * 1_000);
+        let mine: BTreeMap<ShardId, Epoch> = report
+            .leases
+            .iter()
+            .filter(|l| l.owner.as_deref() == Some(&self.config.owner))
+            .map(|l| (l.shard, l.epoch))
+            .collect();
+        let lost: Vec<ShardId> =
+            self.shards.iter().filter(|(s, o)| mine.get(s) != Some(&o.epoch)).map(|(s, _)| *s).collect();
+        for shard in lost {
+            let drained = matches!(self.shards.get(&shard).map(|o| &o.phase), Some(Phase::Running(p)) if p.is_drained());
+            if drained {
+                self.forget(shard);
+                self.commands.push_back(Command::Event(Event::Released { shard }));
+            } else {
+                self.fence(shard);
+            }
+        }
+        for (shard, epoch) in mine {
+            match self.shards.get_mut(&shard) {
+                Some(owned) => owned.lease_until_us = until_us,
+                None => {
+                    let phase = Phase::Recovering { under_way: false, retry_at_us: 0, failures: 0 };
+                    self.shards.insert(shard, Owned { epoch, lease_until_us: until_us, phase });
+                    self.commands.push_back(Command::Event(Event::Acquired { shard, epoch }));
+                }
+            }
+        }
+        self.report = report;
+        if self.mode == Mode::Running {
+            for shard in lease::plan(&self.report, &self.config.owner).hand_over {
+                if let Some(Owned { phase: Phase::Running(p), .. }) = self.shards.get_mut(&shard)
+                    && !p.draining
+                {
+                    p.draining = true;
+                    self.commands.push_back(Command::Event(Event::HandingOver { shard }));
+                }
+            }
+        }
+    }
+
+    fn fence(&mut self, shard: ShardId) {
+        if let Some(owned) = self.shards.get(&shard) {
+            self.commands.push_back(Command::Event(Event::Fenced { shard, epoch: owned.epoch }));
+        }
+        self.forget(shard);
+    }
+
+    /// Gives up a shard with all that was held of it.
+    fn forget(&mut self, shard: ShardId) {
+        if let Some(Owned { phase: Phase::Running(p), .. }) = self.shards.remove(&shard) {
+            self.intake.forget(p.unmoved_seqs());
+        }
+    }
+
+    fn releasable(&self) -> Vec<(ShardId, Epoch)> {
+        let drained = self.pipelines().filter(|(_, p)| p.is_drained()).map(|(s, p)| (s, p.epoch));
+        let idle = self.shards.iter().filter(|(_, o)| {
+            self.mode != Mode::Running && matches!(o.phase, Phase::Recovering { under_way: false, .. })
+        });
+        drained.chain(idle.map(|(s, o)| (*s, o.epoch))).collect()
+    }
+
+    fn drive_leases(&mut self, now: Now) {
+        if self.leases.under_way || matches!(self.mode, Mode::Leaving | Mode::Stopped) {
+            return;
+        }
+        let release = self.releasable();
+        let plan = if self.mode == Mode::Running {
+            lease::plan(&self.report, &self.config.owner)
+        } else {
+            lease::LeasePlan::default()
+        };
+        let leave = self.mode == Mode::Draining && release.len() == self.shards.len() && self.checkpoint.is_none();
+        let soon = leave || !release.is_empty() || !plan.acquire.is_empty();
+        let spaced = self.leases.began_at_us.saturating_add(LEASE_SPACING_MS * 1_000);
+        if now.mono_us < self.leases.next_at_us && !(soon && self.leases.failures == 0 && now.mono_us >= spaced) {
+            return;
+        }
+        let renew = self
+            .shards
+            .iter()
+            .map(|(s, o)| (*s, o.epoch))
+            .filter(|(s, e)| !release.contains(&(*s, *e)))
+            .collect();
+        self.leases.under_way = true;
+        self.leases.began_at_us = now.mono_us;
+        self.leases.next_at_us = now.after_ms(self.config.settings.lease_interval_ms);
+        if leave {
+            self.mode = Mode::Leaving;
+        }
+        self.commands.push_back(Command::LeaseRound {
+            renew,
+            release,
+            acquire: plan.acquire,
+            draining: self.mode != Mode::Running,
+            leave,
+        });
+    }
+
+    fn stop(&mut self) {
+        self.mode = Mode::Stopped;
+        let shards: Vec<ShardId> = self.shards.keys().copied().collect();
+        for shard in shards {
+            self.forget(shard);
+            self.commands.push_back(Command::Event(Event::Released { shard }));
+        }
+        self.commands.push_back(Command::Stopped);
+    }
+
+    // ---- recovery --------------------------------------------------------------------------------------------------
+
+    pub(super) fn on_recovered(&mut self, now: Now, shard: ShardId, epoch: Epoch, found: Option<Box<Recovered>>) {
+        let reads_after = self.intake.last_token();
+        let (config, backoff) = (&self.config, self.config.settings.store_backoff_ms);
+        let Some(owned) = self.shards.get_mut(&shard).filter(|o| o.epoch == epoch) else { return };
+        let Phase::Recovering { under_way, retry_at_us, failures } = &mut owned.phase else { return };
+        *under_way = false;
+        let Some(found) = found else {
+            *failures += 1;
+            let wait = self.jitter.backoff_ms(*failures, backoff);
+            *retry_at_us = now.after_ms(wait);
+            return;
+        };
+        owned.phase = Phase::Running(Box::new(Pipeline::new(shard, epoch, config, &found, reads_after)));
+        self.intake.shard_gained();
+        self.poll.next_at_us = now.mono_us;
+        self.commands.push_back(Command::Event(Event::Running { shard, epoch, log_end: found.log_end }));
+    }
+
+    fn drive_recoveries(&mut self, now: Now) {
+        if self.mode != Mode::Running {
+            return;
+        }
+        // A checkpoint that is not decided yet may still change what recovery would read.
+        let undecided = |shard: &ShardId| {
+            self.checkpoint.as_ref().is_some_and(|c| c.shares.iter().any(|s| s.shard == *shard))
+        };
+        for (shard, owned) in &mut self.shards {
+            if let Phase::Recovering { under_way, retry_at_us, .. } = &mut owned.phase
+                && !*under_way
+                && now.mono_us >= *retry_at_us
+                && !undecided(shard)
+            {
+                *under_way = true;
+                self.commands.push_back(Command::Recover { shard: *shard, epoch: owned.epoch });
+            }
+        }
+    }
+
+    // ---- reads -----------------------------------------------------------------------------------------------------
+
+    pub(super) fn on_rows(&mut self, now: Now, token: ReadToken, rows: Option<(Vec<Row>, bool)>) {
+        let is_poll = self.poll_read.as_ref().is_some_and(|(t, _)| *t == token);
+        let read = if is_poll { self.poll_read.take() } else { self.rescan_read.take_if(|(t, _)| *t == token) };
+        let Some((_, shards)) = read else { return };
+        let settings = self.config.settings.clone();
+        let cadence = if is_poll { &mut self.poll } else { &mut self.rescan };
+        cadence.under_way = false;
+        let Some((rows, cut)) = rows else {
+            cadence.failures += 1;
+            let wait = self.jitter.backoff_ms(cadence.failures, settings.store_backoff_ms);
+            cadence.next_at_us = now.after_ms(wait);
+            self.intake.end(token, None);
+            return;
+        };
+        cadence.failures = 0;
+        let covered = if cut { rows.last().map_or(Seq(0), |r| r.seq) } else { Seq(u64::MAX) };
+        let mut taken = 0u32;
+        for row in rows {
+            taken += u32::from(self.take(row, token, now));
+        }
+        let complete = is_poll && shards == self.readable_shards(false);
+        self.intake.end(token, complete.then_some(covered));
+        if is_poll {
+            self.poll_wait_us = match (cut, taken) {
+                (true, _) => 0,
+                (false, 1..) => settings.poll_busy_us,
+                (false, 0) => (self.poll_wait_us * 2).clamp(settings.poll_busy_us, settings.poll_idle_us),
+            };
+            self.poll.next_at_us = now.mono_us.saturating_add(self.poll_wait_us);
+            self.mark_until_empty(token, complete && !cut);
+        } else {
+            // A rescan that is expensive (dead rows under a held snapshot) is repeated less often.
+            let took_ms = now.mono_us.saturating_sub(self.rescan.began_at_us) / 1_000;
+            let wait = (took_ms * 50).clamp(settings.rescan_min_ms, settings.rescan_max_ms);
+            self.rescan.next_at_us = now.after_ms(wait);
+        }
+    }
+
+    /// Takes one row into its pipeline. Returns whether it was new.
+    fn take(&mut self, row: Row, token: ReadToken, now: Now) -> bool {
+        let Some(Owned { phase: Phase::Running(p), .. }) = self.shards.get_mut(&row.shard) else { return false };
+        if p.draining || token <= p.reads_after || self.mode != Mode::Running {
+            return false;
+        }
+        let Taken::New { repeated_id } = self.intake.take(&row) else { return false };
+        let mut events = Vec::new();
+        if repeated_id {
+            events.push(Event::RepeatedId { id: row.id.clone(), seq: row.seq });
+        }
+        p.accept(row, &self.config, now, &mut events);
+        self.tell(events);
+        true
+    }
+
+    /// Shards that are read; with `room`, only those that can take more.
+    fn readable_shards(&self, room: bool) -> Vec<ShardId> {
+        self.pipelines()
+            .filter(|(_, p)| !p.draining && (!room || p.has_room(&self.config)))
+            .map(|(s, _)| s)
+            .collect()
+    }
+
+    fn drive_reads(&mut self, now: Now) {
+        if self.mode != Mode::Running {
+            return;
+        }
+        if !self.poll.under_way && now.mono_us >= self.poll.next_at_us {
+            let shards = self.readable_shards(true);
+            if !shards.is_empty() {
+                let (token, ranges, known) = self.intake.begin_poll();
+                self.poll.under_way = true;
+                self.poll_read = Some((token, shards.clone()));
+                self.read(token, ReadKind::Poll, shards, ranges, known);
+            }
+        }
+        if !self.rescan.under_way && now.mono_us >= self.rescan.next_at_us {
+            let shards = self.readable_shards(true);
+            if !shards.is_empty() {
+                let (token, ranges, known) = self.intake.begin_rescan();
+                self.rescan.under_way = true;
+                self.rescan.began_at_us = now.mono_us;
+                self.rescan_read = Some((token, shards.clone()));
+                self.read(token, ReadKind::Rescan, shards, ranges, known);
+            }
+        }
+        if !self.resolve.under_way && now.mono_us >= self.resolve.next_at_us && self.intake.wants_resolve() {
+            self.resolve.under_way = true;
+            self.commands.push_back(Command::Resolve { seen: self.intake.newest() });
+        }
+    }
+
+    fn read(&mut self, token: ReadToken, kind: ReadKind, shards: Vec<ShardId>, ranges: Vec<crate::runs::Run>, known: u64) {
+        let limit = self.config.settings.poll_rows.saturating_add(u32::try_from(known).unwrap_or(u32::MAX));
+        let max_bytes = self.config.settings.poll_bytes;
+        self.commands.push_back(Command::Read { token, kind, shards, ranges, limit, max_bytes });
+    }
+
+    pub(super) fn on_resolved(&mut self, now: Now, seq: Option<Seq>) {
+        self.resolve.under_way = false;
+        self.resolve.next_at_us = now.after_ms(self.config.settings.resolve_ms);
+        if let Some(seq) = seq {
+            self.intake.on_resolved(seq);
+        }
+    }
+
+    // ---- checkpoints -----------------------------------------------------------------------------------------------
+
+    fn drive_checkpoint(&mut self, now: Now) {
+        let mut confirm = None;
+        if let Some(c) = &mut self.checkpoint {
+            if let Writing::Unknown { asking, ask_at_us, .. } = &mut c.writing
+                && !*asking
+                && now.mono_us >= *ask_at_us
+            {
+                *asking = true;
+                confirm = Some(c.checkpoint.clone());
+            }
+            self.commands.extend(confirm.map(Command::Confirm));
+            return;
+        }
+        if now.mono_us < self.checkpoint_not_before_us {
+            return;
+        }
+        let settings = &self.config.settings;
+        let (rows, bytes) =
+            self.pipelines().map(|(_, p)| p.unmoved()).fold((0, 0), |(r, b), (rows, bytes)| (r + rows, b + bytes));
+        let full = rows >= settings.checkpoint_rows || bytes >= settings.checkpoint_bytes;
+        let due = self
+            .pipelines()
+            .any(|(_, p)| p.checkpoint_due_us(&self.config).is_some_and(|at| at <= now.mono_us) || (full && p.unmoved().0 > 0));
+        if !due {
+            return;
+        }
+        // Whatever else has rows to move comes along: one transaction for all. Receipts alone wait for their own time.
+        let (mut rows_left, mut bytes_left) = (settings.checkpoint_rows, settings.checkpoint_bytes);
+        let mut waiting = self.pipelines().filter(|(_, p)| p.unmoved().0 > 0).count();
+        let (mut shards, mut shares) = (Vec::new(), Vec::new());
+        for owned in self.shards.values_mut() {
+            let Phase::Running(p) = &mut owned.phase else { continue };
+            let has_rows = p.unmoved().0 > 0;
+            let is_due = p.checkpoint_due_us(&self.config).is_some_and(|at| at <= now.mono_us);
+            if !p.has_changes() || !(has_rows || is_due) {
+                continue;
+            }
+            let (rows, bytes) = if has_rows {
+                let part = (rows_left.div_ceil(waiting.max(1)), bytes_left.div_ceil(waiting.max(1)));
+                waiting = waiting.saturating_sub(1);
+                part
+            } else {
+                (0, 0)
+            };
+            if has_rows && rows == 0 {
+                continue;
+            }
+            let (checkpoint, share) = p.share(&self.intake, rows, bytes);
+            rows_left = rows_left.saturating_sub(checkpoint.moved.len());
+            bytes_left = bytes_left.saturating_sub(checkpoint.moved.iter().map(|m| m.weight()).sum());
+            shards.push(checkpoint);
+            shares.push(share);
+        }
+        if shards.is_empty() {
+            return;
+        }
+        let owner = self.config.owner.clone();
+        let checkpoint = Arc::new(Checkpoint { owner, destinations: self.names.clone(), shards });
+        self.checkpoint = Some(InCheckpoint { checkpoint: checkpoint.clone(), shares, writing: Writing::Begun });
+        self.commands.push_back(Command::Checkpoint(checkpoint));
+    }
+
+    pub(super) fn on_checkpointed(&mut self, now: Now, answer: CheckpointAnswer) {
+        match answer {
+            CheckpointAnswer::Committed(outcomes) => {
+                self.checkpoint_failures = 0;
+                self.finish_checkpoint(now, outcomes.into_iter().map(Some).collect());
+            }
+            CheckpointAnswer::NotWritten => {
+                self.checkpoint_failed(now);
+                self.finish_checkpoint(now, Vec::new());
+            }
+            CheckpointAnswer::Unknown => {
+                if let Some(c) = &mut self.checkpoint {
+                    c.writing = Writing::Unknown { asking: false, ask_at_us: now.mono_us, failures: 0 };
+                    self.commands.push_back(Command::Event(Event::CommitUnknown));
+                }
+            }
+        }
+    }
+
+    fn checkpoint_failed(&mut self, now: Now) {
+        self.checkpoint_failures += 1;
+        let wait = self.jitter.backoff_ms(self.checkpoint_failures, self.config.settings.store_backoff_ms);
+        self.checkpoint_not_before_us = now.after_ms(wait);
+    }
+
+    pub(super) fn on_confirmed(&mut self, now: Now, answer: Option<Vec<Option<ShardOutcome>>>) {
+        let backoff = self.config.settings.store_backoff_ms;
+        let Some(InCheckpoint { writing: Writing::Unknown { asking, ask_at_us, failures }, .. }) = &mut self.checkpoint
+        else {
+            return;
+        };
+        let Some(outcomes) = answer else {
+            *asking = false;
+            *failures += 1;
+            let wait = self.jitter.backoff_ms(*failures, backoff);
+            *ask_at_us = now.after_ms(wait);
+            return;
+        };
+        let applied = outcomes.iter().any(|o| *o == Some(ShardOutcome::Written));
+        self.commands.push_back(Command::Event(Event::CommitKnown { applied }));
+        self.finish_checkpoint(now, outcomes);
+    }
+
+    /// The checkpoint is decided: one outcome a shard, None (or missing) for not applied.
+    fn finish_checkpoint(&mut self, now: Now, outcomes: Vec<Option<ShardOutcome>>) {
+        let Some(c) = self.checkpoint.take() else { return };
+        let outcomes = outcomes.into_iter().chain(std::iter::repeat(None));
+        for (share, outcome) in c.shares.into_iter().zip(outcomes) {
+            let (shard, epoch) = (share.shard, share.epoch);
+            if outcome == Some(ShardOutcome::Written) {
+                // Also for a shard that was forgotten meanwhile: its rows are gone, and reads under way may show them.
+                // A forgotten shard's rows are not known any more, which `moved` does not mind.
+                if self.pipeline(shard, epoch).is_some() {
+                    self.intake.moved(share.seqs());
+                }
+            }
+            let config = self.config.clone();
+            let Some(p) = self.pipeline(shard, epoch) else { continue };
+            match outcome {
+                Some(ShardOutcome::Written) => p.committed(&share, &config, now),
+                None => p.not_committed(share, now),
+                Some(ShardOutcome::Fenced) => self.fence(shard),
+                Some(ShardOutcome::Mismatch) => self.recover_anew(now, shard, epoch),
+            }
+        }
+    }
+
+    fn recover_anew(&mut self, now: Now, shard: ShardId, epoch: Epoch) {
+        self.commands.push_back(Command::Event(Event::Mismatch { shard }));
+        self.checkpoint_failed(now); // If it happens again and again, then not in a hot loop.
+        let retry_at_us = self.checkpoint_not_before_us;
+        let lease_until_us = self.shards.get(&shard).map_or(0, |o| o.lease_until_us);
+        self.forget(shard);
+        let phase = Phase::Recovering { under_way: false, retry_at_us, failures: 0 };
+        self.shards.insert(shard, Owned { epoch, lease_until_us, phase });
+    }
+
+    // ---- until empty -----------------------------------------------------------------------------------------------
+
+    fn mark_until_empty(&mut self, token: ReadToken, complete: bool) {
+        if let UntilEmpty::Looking(Some(after)) = self.until_empty
+            && complete
+            && token > after
+        {
+            self.until_empty = UntilEmpty::Below(self.pipelines().map(|(s, p)| (s, p.end())).collect());
+        }
+    }
+
+    fn drive_until_empty(&mut self) {
+        match &self.until_empty {
+            UntilEmpty::Off => {}
+            UntilEmpty::Looking(_) if self.mode != Mode::Running => {}
+            UntilEmpty::Looking(after) => {
+                // Every shard must be accounted for: running here, or held by another instance that lives.
+                let all_running = !self.report.leases.is_empty()
+                    && self.report.leases.iter().all(|l| {
+                        let other = l.owner.as_deref().is_some_and(|o| o != self.config.owner) && !l.expired;
+                        other || self.pipelines().any(|(s, p)| s == l.shard && !p.draining)
+                    });
+                match (all_running, after) {
+                    (true, None) => self.until_empty = UntilEmpty::Looking(Some(self.intake.last_token())),
+                    (false, Some(_)) => self.until_empty = UntilEmpty::Looking(None),
+                    _ => {}
+                }
+            }
+            UntilEmpty::Below(ends) => {
+                let settled = ends
+                    .iter()
+                    .all(|(shard, end)| self.pipelines().any(|(s, p)| s == *shard && p.is_settled_below(*end)));
+                let lost = ends.keys().any(|shard| !self.pipelines().any(|(s, _)| s == *shard));
+                if lost {
+                    self.until_empty = UntilEmpty::Looking(None);
+                } else if settled {
+                    self.until_empty = UntilEmpty::Off;
+                    self.drain();
+                }
+            }
+        }
+    }
+
+    // ---- the turn --------------------------------------------------------------------------------------------------
+
+    pub(super) fn drive(&mut self, now: Now) {
+        if self.mode == Mode::Stopped {
+            return;
+        }
+        if self.mode == Mode::Draining {
+            for owned in self.shards.values_mut() {
+                if let Phase::Running(p) = &mut owned.phase {
+                    p.draining = true;
+                }
+            }
+        }
+        self.drive_until_empty();
+        self.drive_recoveries(now);
+        self.drive_lanes(now);
+        self.drive_reads(now);
+        self.drive_checkpoint(now);
+        self.drive_leases(now);
+    }
+
+    fn drive_lanes(&mut self, now: Now) {
+        let mut events = Vec::new();
+        for (shard, owned) in &mut self.shards {
+            let (shard, epoch, until) = (*shard, owned.epoch, owned.lease_until_us);
+            let Phase::Running(p) = &mut owned.phase else { continue };
+            if p.draining {
+                continue;
+            }
+            let commands = &mut self.commands;
+            p.advance(&self.config, now, &mut events, |destination, from| {
+                commands.push_back(Command::ReadLog { shard, epoch, destination, from });
+            });
+            if !p.is_proven() {
+                continue;
+            }
+            for destination in self.config.indexes() {
+                let Some(lane) = p.lane_mut(destination) else { continue };
+                let positions = lane.begin_parked(now);
+                if !positions.is_empty() {
+                    self.commands.push_back(Command::ReadParked { shard, epoch, destination, positions });
+                }
+                for batch in lane.begin_sends(now, until) {
+                    self.commands.push_back(Command::Send { shard, epoch, destination, batch });
+                }
+            }
+        }
+        self.tell(events);
+    }
+
+    /// When [`super::Input::Tick`] is needed at the latest, microseconds of the monotonic clock. None: only an answer
+    /// can bring anything new.
+    pub fn deadline_us(&self, now: Now) -> Option<u64> {
+        if self.mode == Mode::Stopped {
+            return None;
+        }
+        let idle = |c: &Cadence| (!c.under_way).then_some(c.next_at_us);
+        let mut times: Vec<u64> = Vec::new();
+        times.extend(idle(&self.leases));
+        let spaced = self.leases.began_at_us.saturating_add(LEASE_SPACING_MS * 1_000);
+        if !self.leases.under_way && now.mono_us < spaced {
+            times.push(spaced);
+        }
+        if self.mode == Mode::Running {
+            times.extend(idle(&self.poll).filter(|_| !self.readable_shards(true).is_empty()));
+            times.extend(idle(&self.rescan).filter(|_| !self.readable_shards(true).is_empty()));
+            times.extend(idle(&self.resolve).filter(|_| self.intake.wants_resolve()));
+        }
+        for owned in self.shards.values() {
+            match &owned.phase {
+                Phase::Recovering { under_way, retry_at_us, .. } => times.extend((!under_way).then_some(*retry_at_us)),
+                Phase::Running(p) => {
+                    if !p.draining && p.is_proven() {
+                        times.extend(p.lanes().iter().filter_map(|l| l.deadline_us(now)));
+                    }
+                    if self.checkpoint.is_none() {
+                        let due = p.checkpoint_due_us(&self.config);
+                        times.extend(due.map(|at| at.max(self.checkpoint_not_before_us)));
+                    }
+                }
+            }
+        }
+        if let Some(InCheckpoint { writing: Writing::Unknown { asking: false, ask_at_us, .. }, .. }) = &self.checkpoint {
+            times.push(*ask_at_us);
+        }
+        // Never in the past, and never so near that the caller spins.
+        const SHORTEST_US: u64 = 200;
+        times.into_iter().min().map(|at| at.max(now.mono_us.saturating_add(SHORTEST_US)))
+    }
+
+    /// Position up to which a shard's log is known to be written, for a shard that is running.
+    pub fn log_end(&self, shard: ShardId) -> Option<Position> {
+        self.pipelines().find(|(s, _)| *s == shard).map(|(_, p)| p.log_end())
+    }
+}

@@ -1,0 +1,399 @@
+//! Lanes: (shard, destination). Each delivers the shard's messages to one destination in order per key.
+//!
+//! A message goes: taken from the window or the log → a slot's queue → under way → settled, with a receipt. One that
+//! fails is held in place with its key for a few quick tries, then parked; later ones of its key are parked behind it.
+//! The cursor follows the settled positions without a gap.
+
+mod block;
+mod breaker;
+mod queue;
+mod slot;
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::Arc;
+
+pub(crate) use block::OrderKey;
+use block::{Block, BlockEntry};
+pub use breaker::Breaker;
+use slot::Slot;
+pub use slot::Slotting;
+
+use crate::config::{DestinationConfig, Jitter, Now};
+use crate::destination::DestinationIndex;
+use crate::instance::Event;
+use crate::message::{Message, Position, ShardId};
+use crate::parked::{ParkedEntry, ParkedState, ParkedWrite};
+use crate::receipt::{LaneReceipt, LaneState, Outcome, Reason, Receipt};
+use crate::runs::Runs;
+
+/// A batch to send: one at a time in each slot.
+#[derive(Clone, Debug)]
+pub struct SendBatch {
+    /// Slot.
+    pub slot: u32,
+    /// Number of the batch within its lane.
+    pub batch: u64,
+    /// Messages, in order.
+    pub messages: Vec<Arc<Message>>,
+    /// Limit, milliseconds. No answer by then is Unknown for every message.
+    pub limit_ms: u64,
+}
+
+/// A lane.
+#[derive(Debug)]
+pub struct Lane {
+    shard: ShardId,
+    index: DestinationIndex,
+    config: DestinationConfig,
+    cursor: Position,
+    ahead: Runs,
+    /// Next position to take.
+    next: Position,
+    /// Messages read from the log, from `next` on.
+    fetched: VecDeque<Arc<Message>>,
+    reading_log: bool,
+    log_retry_at_us: u64,
+    slots: BTreeMap<u32, Slot>,
+    queued: usize,
+    queued_bytes: usize,
+    in_flight: usize,
+    last_batch: u64,
+    blocks: HashMap<OrderKey, Block>,
+    /// Receipts and parked rows that no checkpoint has stored yet, and since when.
+    receipts: Vec<LaneReceipt>,
+    parked: Vec<ParkedWrite>,
+    changed_at_us: Option<u64>,
+    /// Cursor as the last committed checkpoint stored it. None: the lane is new, and nothing may be sent before it is.
+    stored_cursor: Option<Position>,
+    breaker: Breaker,
+    failures_since_delivery: u32,
+    last_error: Option<Reason>,
+    counts: ParkedCounts,
+}
+
+/// Parked messages of a lane, by state.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ParkedCounts {
+    /// To be tried again by themselves.
+    pub retrying: u64,
+    /// Behind another of their key.
+    pub waiting: u64,
+    /// Not tried again.
+    pub dead: u64,
+}
+
+/// A lane as others may see it.
+#[derive(Clone, Debug)]
+pub struct LaneView {
+    /// Destination.
+    pub destination: DestinationIndex,
+    /// Every position below it is settled.
+    pub cursor: Position,
+    /// Next position that the lane will take.
+    pub next: Position,
+    /// Breaker.
+    pub breaker: Breaker,
+    /// Batches under way.
+    pub in_flight: usize,
+    /// Messages queued in slots, those under way left out.
+    pub queued: usize,
+    /// Parked messages by state.
+    pub parked: ParkedCounts,
+    /// Last failure.
+    pub last_error: Option<Reason>,
+}
+
+/// What a checkpoint takes of a lane; given back if it does not commit.
+#[derive(Clone, Debug)]
+pub(crate) struct LaneShare {
+    pub(crate) state: LaneState,
+    pub(crate) receipts: Vec<LaneReceipt>,
+    pub(crate) parked: Vec<ParkedWrite>,
+}
+
+impl Lane {
+    /// A lane that goes on from a stored state, or (None) begins at `log_end`.
+    pub(crate) fn new(
+        shard: ShardId,
+        index: DestinationIndex,
+        config: DestinationConfig,
+        stored: Option<&LaneState>,
+        log_end: Position,
+        parked: &[ParkedEntry],
+    ) -> Self {
+        let cursor = stored.map_or(log_end, |s| s.cursor.min(log_end));
+        let mut lane = Self {
+            shard,
+            index,
+            cursor,
+            ahead: stored.map(|s| s.ahead.clone()).unwrap_or_default(),
+            next: cursor,
+            fetched: VecDeque::new(),
+            reading_log: false,
+            log_retry_at_us: 0,
+            slots: BTreeMap::new(),
+            queued: 0,
+            queued_bytes: 0,
+            in_flight: 0,
+            last_batch: 0,
+            blocks: HashMap::new(),
+            receipts: Vec::new(),
+            parked: Vec::new(),
+            changed_at_us: None,
+            stored_cursor: stored.map(|s| s.cursor),
+            breaker: Breaker::Closed,
+            failures_since_delivery: 0,
+            last_error: None,
+            counts: ParkedCounts::default(),
+            config,
+        };
+        let name = lane.config.name.clone();
+        for entry in parked.iter().filter(|p| p.destination == name) {
+            lane.count(entry.state, 1);
+            if entry.state != ParkedState::Dead || lane.config.limits.block_key {
+                let key = OrderKey::new(entry.key.as_deref(), entry.position);
+                let entry = BlockEntry { entry: entry.clone(), message: None, stored: true };
+                lane.blocks.entry(key).or_default().entries.push_back(entry);
+            }
+        }
+        lane
+    }
+
+    /// As others may see it.
+    pub fn view(&self) -> LaneView {
+        LaneView {
+            destination: self.index,
+            cursor: self.cursor,
+            next: self.next,
+            breaker: self.breaker,
+            in_flight: self.in_flight,
+            queued: self.queued,
+            parked: self.counts,
+            last_error: self.last_error.clone(),
+        }
+    }
+
+    pub(crate) const fn cursor(&self) -> Position {
+        self.cursor
+    }
+
+    pub(crate) const fn next(&self) -> Position {
+        self.next
+    }
+
+    pub(crate) const fn in_flight(&self) -> usize {
+        self.in_flight
+    }
+
+    pub(crate) const fn is_new(&self) -> bool {
+        self.stored_cursor.is_none()
+    }
+
+    fn count(&mut self, state: ParkedState, by: i64) {
+        let n = match state {
+            ParkedState::Retrying => &mut self.counts.retrying,
+            ParkedState::Waiting => &mut self.counts.waiting,
+            ParkedState::Dead => &mut self.counts.dead,
+        };
+        *n = n.saturating_add_signed(by);
+    }
+
+    fn settle(&mut self, position: Position, now: Now) {
+        self.ahead.insert(position.0);
+        self.follow();
+        self.changed_at_us.get_or_insert(now.mono_us);
+    }
+
+    fn follow(&mut self) {
+        let reached = self.ahead.iter().next().filter(|r| r.first <= self.cursor.0).map(|r| r.last);
+        if let Some(last) = reached {
+            self.cursor = Position(self.cursor.0.max(last.saturating_add(1)));
+            self.ahead.remove_through(last);
+        }
+    }
+
+    /// Since when a change waits for a checkpoint, microseconds of the monotonic clock. Moving the cursor over
+    /// messages that are not routed here is no reason for one.
+    pub(crate) const fn changed_at_us(&self) -> Option<u64> {
+        self.changed_at_us
+    }
+
+    /// What a checkpoint stores of the lane: nothing at or above the log end that it commits.
+    pub(crate) fn share(&mut self, log_end: Position) -> LaneShare {
+        let below = |p: Position| p < log_end;
+        let cursor = self.cursor.min(log_end);
+        let mut ahead = Runs::new();
+        if let Some(last) = log_end.0.checked_sub(1) {
+            self.ahead.within(crate::runs::Run { first: cursor.0, last }).for_each(|r| ahead.insert_run(r));
+        }
+        let (receipts, later) = std::mem::take(&mut self.receipts).into_iter().partition(|r| below(r.position));
+        self.receipts = later;
+        let (parked, later) = std::mem::take(&mut self.parked).into_iter().partition(|w| below(w.position()));
+        self.parked = later;
+        if self.receipts.is_empty() && self.parked.is_empty() {
+            self.changed_at_us = None;
+        }
+        let mut receipts: Vec<LaneReceipt> = receipts;
+        receipts.sort_by_key(|r| r.position);
+        LaneShare {
+            state: LaneState { destination: self.config.name.clone(), cursor, proven: cursor, ahead },
+            receipts,
+            parked,
+        }
+    }
+
+    /// The checkpoint did not commit: its share waits for the next one.
+    pub(crate) fn give_back(&mut self, share: LaneShare, now: Now) {
+        self.changed_at_us.get_or_insert(now.mono_us);
+        self.receipts.splice(0..0, share.receipts);
+        self.parked.splice(0..0, share.parked);
+    }
+
+    /// The checkpoint has committed.
+    pub(crate) fn stored(&mut self, share: &LaneShare) {
+        self.stored_cursor = Some(share.state.cursor);
+        for write in &share.parked {
+            let ParkedWrite::Insert { entry, .. } = write else { continue };
+            let key = OrderKey::new(entry.key.as_deref(), entry.position);
+            let Some(block) = self.blocks.get_mut(&key) else { continue };
+            if let Some(e) = block.entries.iter_mut().find(|e| e.entry.position == entry.position) {
+                e.stored = true;
+                e.message = None;
+            }
+        }
+    }
+
+    fn deliver(&mut self, position: Position, mut receipt: Receipt, attempts: u32, now: Now) {
+        receipt.attempts = attempts;
+        self.receipts.push(LaneReceipt { position, receipt });
+        self.settle(position, now);
+    }
+
+    /// Sets a message aside. It is settled for the cursor: the parked row is written with the checkpoint that passes it.
+    fn park(&mut self, message: Arc<Message>, state: ParkedState, attempts: u32, reason: &Reason, due_at_us: i64, now: Now) {
+        let entry = ParkedEntry {
+            destination: self.config.name.clone(),
+            shard: self.shard,
+            position: message.position,
+            key: message.key.clone(),
+            state,
+            attempts,
+            due_at_us,
+            error_code: reason.code.to_owned(),
+            error_text: reason.text.clone(),
+            first_failed_at_us: now.wall_us,
+            last_failed_at_us: now.wall_us,
+        };
+        self.count(state, 1);
+        self.settle(message.position, now);
+        if state != ParkedState::Dead || self.config.limits.block_key {
+            let block = self.blocks.entry(OrderKey::of(&message)).or_default();
+            let entry = BlockEntry { entry: entry.clone(), message: Some(message.clone()), stored: false };
+            // A defective message is parked at once, so older ones of its key may come after it.
+            let at = block.entries.partition_point(|e| e.entry.position < message.position);
+            block.entries.insert(at, entry);
+        }
+        self.parked.push(ParkedWrite::Insert { entry, message });
+    }
+
+    /// The first message of a block has a new state: tell the next checkpoint.
+    fn update_first(&mut self, key: &OrderKey, now: Now, change: impl FnOnce(&mut ParkedEntry)) {
+        let Some(first) = self.blocks.get_mut(key).and_then(|b| b.entries.front_mut()) else { return };
+        let before = first.entry.state;
+        change(&mut first.entry);
+        first.entry.last_failed_at_us = now.wall_us;
+        if first.entry.first_failed_at_us == 0 {
+            first.entry.first_failed_at_us = now.wall_us;
+        }
+        let entry = first.entry.clone();
+        self.count(before, -1);
+        self.count(entry.state, 1);
+        self.parked.push(ParkedWrite::Update(entry.clone()));
+        self.changed_at_us.get_or_insert(now.mono_us);
+        if entry.state == ParkedState::Dead && !self.config.limits.block_key {
+            self.drop_first(key);
+        }
+    }
+
+    fn drop_first(&mut self, key: &OrderKey) {
+        if let Some(block) = self.blocks.get_mut(key) {
+            block.entries.pop_front();
+            block.sending = false;
+            if block.entries.is_empty() {
+                self.blocks.remove(key);
+            }
+        }
+    }
+
+    /// The first message of a block was delivered after all.
+    fn release_first(&mut self, key: &OrderKey, receipt: Receipt, now: Now) {
+        let Some(first) = self.blocks.get(key).and_then(|b| b.entries.front()) else { return };
+        let (position, state, attempts) = (first.entry.position, first.entry.state, first.entry.attempts);
+        self.count(state, -1);
+        let destination = self.config.name.clone();
+        self.parked.push(ParkedWrite::Remove { destination, shard: self.shard, position });
+        self.receipts.push(LaneReceipt {
+            position,
+            receipt: Receipt { attempts: attempts.saturating_add(1), ..receipt },
+        });
+        self.changed_at_us.get_or_insert(now.mono_us);
+        self.drop_first(key);
+    }
+
+    /// A whole batch was answered.
+    pub(crate) fn on_answer(
+        &mut self,
+        slot_id: u32,
+        batch: u64,
+        outcomes: Vec<Outcome>,
+        now: Now,
+        jitter: &mut Jitter,
+        events: &mut Vec<Event>,
+    ) {
+        let Some(items) = self.slots.get_mut(&slot_id).and_then(|s| s.finish(batch)) else { return };
+        self.in_flight -= 1;
+        let delivered = outcomes.iter().filter(|o| matches!(o, Outcome::Delivered(_))).count();
+        let rejected = outcomes.iter().any(|o| matches!(o, Outcome::Rejected(_)));
+        let down = outcomes.iter().find_map(|o| match o {
+            Outcome::DestinationDown(reason) => Some(reason.clone()),
+            _ => None,
+        });
+        let failed = outcomes.iter().find_map(|o| match o {
+            Outcome::Retry { reason, .. } | Outcome::Unknown(reason) => Some(reason.clone()),
+            _ => None,
+        });
+        if let Some(reason) = down.as_ref().or(failed.as_ref()) {
+            self.last_error = Some(reason.clone());
+        }
+        if delivered > 0 || rejected {
+            self.failures_since_delivery = 0;
+        } else if down.is_none() {
+            self.failures_since_delivery = self.failures_since_delivery.saturating_add(1);
+        }
+        let only_failures = self.failures_since_delivery >= self.config.limits.breaker_failures;
+        let unknown_probe = matches!(self.breaker, Breaker::Probing { .. }) && delivered == 0 && !rejected;
+        if down.is_some() || only_failures || unknown_probe {
+            let reason = down.clone().or(failed).unwrap_or_else(|| Reason::new("OUT-4003", "no answer"));
+            if self.breaker.fail(now, &self.config.limits, jitter) {
+                events.push(Event::DestinationDown { shard: self.shard, destination: self.index, reason });
+            }
+        } else if (delivered > 0 || rejected) && self.breaker.succeed() {
+            self.last_error = None;
+            events.push(Event::DestinationUp { shard: self.shard, destination: self.index });
+        }
+        self.sort_outcomes(slot_id, items, outcomes, now, jitter, events);
+        if let Some(slot) = self.slots.get_mut(&slot_id) {
+            slot.deliveries = slot.deliveries.saturating_add(delivered as u64);
+        }
+    }
+}
+
+impl ParkedWrite {
+    /// Position that the write is about.
+    pub fn position(&self) -> Position {
+        match self {
+            Self::Insert { entry, .. } | Self::Update(entry) => entry.position,
+            Self::Remove { position, .. } => *position,
+        }
+    }
+}

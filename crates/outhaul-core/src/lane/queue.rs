@@ -1,0 +1,444 @@
+//! From the log into slots, and from answers back: how messages of a lane move.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use super::slot::{Held, Item};
+use super::{Breaker, Lane, OrderKey, SendBatch};
+use crate::config::{Jitter, Now};
+use crate::instance::Event;
+use crate::message::{Message, Position};
+use crate::parked::ParkedState;
+use crate::pipeline::Window;
+use crate::receipt::{Outcome, Reason};
+use crate::runs::Run;
+
+/// Parked messages whose content is read at once.
+const PARKED_READ: usize = 32;
+/// A `Retry` that asks for more than this many times the longest quick wait is parked at once.
+const PATIENCE: u64 = 4;
+
+/// Where the rest of a key goes when one of its messages was not delivered.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Place {
+    Held,
+    Front,
+}
+
+impl Lane {
+    /// Takes messages below `released` into the slots as far as the limits allow. Returns the position from which the
+    /// log must be read, if the lane is behind what memory holds.
+    pub(crate) fn advance(
+        &mut self,
+        window: &Window,
+        released: Position,
+        now: Now,
+        events: &mut Vec<Event>,
+    ) -> Option<Position> {
+        while self.next < released && self.has_room() {
+            let position = self.next;
+            if let Some(run) = self.ahead.within(Run { first: position.0, last: position.0 }).next() {
+                self.next = Position(run.last + 1);
+                continue;
+            }
+            let message = if position < window.base() {
+                while self.fetched.front().is_some_and(|m| m.position < position) {
+                    self.fetched.pop_front();
+                }
+                match self.fetched.front() {
+                    Some(m) if m.position == position => self.fetched.pop_front(),
+                    Some(m) => {
+                        self.skip_gap(position, m.position, now, events);
+                        continue;
+                    }
+                    None if self.reading_log || now.mono_us < self.log_retry_at_us => return None,
+                    None => {
+                        self.reading_log = true;
+                        return Some(position);
+                    }
+                }
+            } else {
+                self.fetched.clear();
+                window.get(position)
+            };
+            let Some(message) = message else { break };
+            self.next = Position(position.0 + 1);
+            self.admit(message, now, events);
+        }
+        None
+    }
+
+    fn has_room(&self) -> bool {
+        let l = &self.config.limits;
+        self.queued < l.max_queued
+            && self.queued_bytes < l.max_queued_bytes
+            && self.parked.len() < l.max_queued
+            && self.next.0 - self.cursor.0 < l.max_span
+    }
+
+    /// The log has no messages here: they were removed by hand, or a backup was restored. There is nothing to send.
+    fn skip_gap(&mut self, from: Position, to: Position, now: Now, events: &mut Vec<Event>) {
+        events.push(Event::LogGap { shard: self.shard, destination: self.index, from, to });
+        self.ahead.insert_run(Run { first: from.0, last: to.0 - 1 });
+        self.follow();
+        self.changed_at_us.get_or_insert(now.mono_us);
+        self.next = to;
+    }
+
+    fn admit(&mut self, message: Arc<Message>, now: Now, events: &mut Vec<Event>) {
+        if !message.destinations.contains(self.index) {
+            return self.settle(message.position, now);
+        }
+        let key = OrderKey::of(&message);
+        if let Some(block) = self.blocks.get(&key)
+            && block.entries.front().is_some_and(|e| e.entry.position <= message.position)
+        {
+            if block.entries.iter().any(|e| e.entry.position == message.position) {
+                return self.settle(message.position, now);
+            }
+            let reason = Reason::new("OUT-4009", "waits behind a parked message of its key");
+            return self.park(message, ParkedState::Waiting, 0, &reason, 0, now);
+        }
+        if let Some(defect) = &message.defect {
+            let reason = Reason::new("OUT-4002", defect.to_string());
+            events.push(Event::Dead {
+                shard: self.shard,
+                destination: self.index,
+                position: message.position,
+                reason: reason.clone(),
+            });
+            // Messages of its key that are in the slot are older: they go first, and what follows waits for this one.
+            return self.park(message, ParkedState::Dead, 0, &reason, 0, now);
+        }
+        self.queued += 1;
+        self.queued_bytes += message.weight();
+        let slot = self.config.slotting.slot(&message);
+        self.slots.entry(slot).or_default().queue.push_back(Item::new(message, false, 0));
+    }
+
+    /// Begins a batch in every slot that has something to send and none under way.
+    pub(crate) fn begin_sends(&mut self, now: Now, lease_until_us: u64) -> Vec<SendBatch> {
+        let limit_ms = self.config.limits.send_limit_ms;
+        if now.after_ms(limit_ms) >= lease_until_us {
+            return Vec::new(); // The answer could come when the shard is somebody else's.
+        }
+        let mut batches = Vec::new();
+        for (id, slot) in &mut self.slots {
+            let Some(max) = self.breaker.allows(now, self.in_flight, &self.config.limits) else { break };
+            let batch = self.last_batch + 1;
+            let Some(messages) = slot.begin(batch, now.mono_us, max, &self.config.limits) else { continue };
+            self.breaker.begin();
+            self.last_batch = batch;
+            self.in_flight += 1;
+            batches.push(SendBatch { slot: *id, batch, messages, limit_ms });
+        }
+        batches
+    }
+
+    fn release_room(&mut self, item: &Item) {
+        if !item.parked {
+            self.queued = self.queued.saturating_sub(1);
+            self.queued_bytes = self.queued_bytes.saturating_sub(item.message.weight());
+        }
+    }
+
+    pub(super) fn sort_outcomes(
+        &mut self,
+        slot_id: u32,
+        items: Vec<Item>,
+        outcomes: Vec<Outcome>,
+        now: Now,
+        jitter: &mut Jitter,
+        events: &mut Vec<Event>,
+    ) {
+        let delivered_here = outcomes.iter().any(|o| matches!(o, Outcome::Delivered(_)));
+        let slot_deliveries = self.slots.get(&slot_id).map_or(0, |s| s.deliveries);
+        let missing = std::iter::repeat_with(|| Outcome::Unknown(Reason::new("OUT-4003", "the sink gave no answer")));
+        let mut stopped: HashMap<OrderKey, Place> = HashMap::new();
+        let mut front: Vec<Item> = Vec::new();
+        let mut held: Vec<(OrderKey, Item, u64)> = Vec::new();
+        let mut blocked: HashSet<OrderKey> = HashSet::new();
+        let mut behind: Vec<Item> = Vec::new();
+        for (mut item, outcome) in items.into_iter().zip(outcomes.into_iter().chain(missing)) {
+            let key = OrderKey::of(&item.message);
+            if !matches!(outcome, Outcome::Delivered(_)) {
+                // A failed message before it: this one was not sent.
+                if blocked.contains(&key) {
+                    behind.push(item);
+                    continue;
+                }
+                match stopped.get(&key) {
+                    Some(Place::Held) => {
+                        held.push((key, item, 0));
+                        continue;
+                    }
+                    Some(Place::Front) => {
+                        front.push(item);
+                        continue;
+                    }
+                    None => {}
+                }
+            }
+            match outcome {
+                Outcome::Delivered(receipt) => {
+                    self.release_room(&item);
+                    if item.parked {
+                        self.release_first(&key, receipt, now);
+                    } else {
+                        let attempts = item.attempts.saturating_add(1);
+                        self.deliver(item.message.position, receipt, attempts, now);
+                    }
+                }
+                Outcome::DestinationDown(_) => {
+                    if item.parked {
+                        self.postpone_first(&key, now, jitter);
+                    } else {
+                        stopped.insert(key, Place::Front);
+                        front.push(item);
+                    }
+                }
+                Outcome::Rejected(reason) => {
+                    item.attempts = item.attempts.saturating_add(1);
+                    self.release_room(&item);
+                    let (shard, destination, position) = (self.shard, self.index, item.message.position);
+                    events.push(Event::Dead { shard, destination, position, reason: reason.clone() });
+                    if item.parked {
+                        self.fail_first(&key, item.attempts, &reason, None, now);
+                    } else {
+                        self.park(item.message, ParkedState::Dead, item.attempts, &reason, 0, now);
+                        if self.blocks.contains_key(&key) {
+                            blocked.insert(key);
+                        }
+                    }
+                }
+                Outcome::Retry { reason, after_ms } => {
+                    self.failed(item, key, &reason, true, after_ms, now, jitter, events, &mut Sorted {
+                        stopped: &mut stopped,
+                        held: &mut held,
+                        blocked: &mut blocked,
+                    });
+                }
+                Outcome::Unknown(reason) => {
+                    let counts = delivered_here || item.deliveries_then < slot_deliveries;
+                    self.failed(item, key, &reason, counts, None, now, jitter, events, &mut Sorted {
+                        stopped: &mut stopped,
+                        held: &mut held,
+                        blocked: &mut blocked,
+                    });
+                }
+            }
+        }
+        self.put_back(slot_id, front, held, now);
+        self.park_behind(slot_id, &blocked, behind, now);
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    fn failed(
+        &mut self,
+        mut item: Item,
+        key: OrderKey,
+        reason: &Reason,
+        counts: bool,
+        after_ms: Option<u64>,
+        now: Now,
+        jitter: &mut Jitter,
+        events: &mut Vec<Event>,
+        sorted: &mut Sorted<'_>,
+    ) {
+        let limits = self.config.limits.clone();
+        if counts {
+            item.attempts = item.attempts.saturating_add(1);
+            item.tries = item.tries.saturating_add(1);
+        }
+        let dead = counts && item.attempts >= limits.max_attempts;
+        if dead {
+            let (shard, destination, position) = (self.shard, self.index, item.message.position);
+            let reason = Reason::new("OUT-4004", format!("{} attempts, last: {} {}", item.attempts, reason.code, reason.text));
+            events.push(Event::Dead { shard, destination, position, reason });
+        }
+        let wait_ms = jitter.backoff_ms(item.attempts.max(1), limits.retry_backoff_ms).max(after_ms.unwrap_or(0));
+        let due_at_us = now.wall_us.saturating_add_unsigned(wait_ms.saturating_mul(1_000));
+        if item.parked {
+            self.fail_first(&key, item.attempts, reason, (!dead).then_some(due_at_us), now);
+            return;
+        }
+        let quick_ms = jitter.backoff_ms(item.tries.max(1), limits.quick_backoff_ms).max(after_ms.unwrap_or(0));
+        let park_now = dead || item.tries >= limits.quick_tries || quick_ms > limits.quick_backoff_ms.1 * PATIENCE;
+        if park_now {
+            self.release_room(&item);
+            let state = if dead { ParkedState::Dead } else { ParkedState::Retrying };
+            self.park(item.message, state, item.attempts, reason, if dead { 0 } else { due_at_us }, now);
+            if self.blocks.contains_key(&key) {
+                sorted.blocked.insert(key);
+            }
+        } else {
+            sorted.stopped.insert(key.clone(), Place::Held);
+            sorted.held.push((key, item, now.after_ms(quick_ms)));
+        }
+    }
+
+    /// The first message of a block failed: due again, or dead.
+    fn fail_first(&mut self, key: &OrderKey, attempts: u32, reason: &Reason, due_at_us: Option<i64>, now: Now) {
+        if let Some(block) = self.blocks.get_mut(key) {
+            block.sending = false;
+        }
+        self.update_first(key, now, |entry| {
+            entry.attempts = attempts;
+            entry.state = if due_at_us.is_some() { ParkedState::Retrying } else { ParkedState::Dead };
+            entry.due_at_us = due_at_us.unwrap_or(0);
+            entry.error_code = reason.code.to_owned();
+            entry.error_text.clone_from(&reason.text);
+        });
+    }
+
+    /// The first message of a block was not sent after all, for no fault of its own: later, without counting.
+    fn postpone_first(&mut self, key: &OrderKey, now: Now, jitter: &mut Jitter) {
+        let wait_ms = jitter.backoff_ms(1, self.config.limits.retry_backoff_ms);
+        if let Some(block) = self.blocks.get_mut(key) {
+            block.sending = false;
+            if let Some(first) = block.entries.front_mut() {
+                first.entry.due_at_us = now.wall_us.saturating_add_unsigned(wait_ms.saturating_mul(1_000));
+            }
+        }
+    }
+
+    fn put_back(&mut self, slot_id: u32, front: Vec<Item>, held: Vec<(OrderKey, Item, u64)>, now: Now) {
+        let Some(slot) = self.slots.get_mut(&slot_id) else { return };
+        for item in front.into_iter().rev() {
+            slot.queue.push_front(item);
+        }
+        // What is held already of a key is younger than what comes back of it.
+        let mut returned: HashMap<OrderKey, Held> = HashMap::new();
+        for (key, item, retry_at_us) in held {
+            let h = returned.entry(key).or_default();
+            h.retry_at_us = h.retry_at_us.max(retry_at_us).max(now.mono_us);
+            h.items.push_back(item);
+        }
+        for (key, mut h) in returned {
+            if let Some(younger) = slot.held.remove(&key) {
+                h.items.extend(younger.items);
+            }
+            slot.held.insert(key, h);
+        }
+    }
+
+    /// Keys that are blocked from now on: what else the slot has of them is parked behind, in order.
+    fn park_behind(&mut self, slot_id: u32, blocked: &HashSet<OrderKey>, behind: Vec<Item>, now: Now) {
+        if blocked.is_empty() {
+            return;
+        }
+        let mut items = behind;
+        if let Some(slot) = self.slots.get_mut(&slot_id) {
+            for key in blocked {
+                items.extend(slot.held.remove(key).into_iter().flat_map(|h| h.items));
+            }
+            let (rest, stop): (Vec<_>, Vec<_>) =
+                slot.queue.drain(..).partition(|i| i.parked || !blocked.contains(&OrderKey::of(&i.message)));
+            slot.queue.extend(rest);
+            items.extend(stop);
+        }
+        items.sort_by_key(|i| i.message.position);
+        let reason = Reason::new("OUT-4009", "waits behind a parked message of its key");
+        for item in items {
+            self.release_room(&item);
+            self.park(item.message, ParkedState::Waiting, item.attempts, &reason, 0, now);
+        }
+    }
+
+    /// Puts parked messages that are due into their slots. Returns positions whose content must be read first.
+    pub(crate) fn begin_parked(&mut self, now: Now) -> Vec<Position> {
+        if !matches!(self.breaker, Breaker::Closed) || self.blocks.is_empty() {
+            return Vec::new();
+        }
+        let mut due: Vec<(Position, OrderKey)> = self
+            .blocks
+            .iter()
+            .filter(|(_, b)| b.due_at_us().is_some_and(|at| at <= now.wall_us))
+            .filter_map(|(k, b)| Some((b.entries.front()?.entry.position, k.clone())))
+            .collect();
+        due.sort_by_key(|(position, _)| *position);
+        let mut missing = Vec::new();
+        for (_, key) in due {
+            let Some(block) = self.blocks.get_mut(&key) else { continue };
+            let Some(first) = block.entries.front() else { continue };
+            if let Some(message) = &first.message {
+                let slot = self.config.slotting.slot(message);
+                let item = Item::new(message.clone(), true, first.entry.attempts);
+                block.sending = true;
+                self.slots.entry(slot).or_default().queue.push_back(item);
+            } else if first.stored && missing.len() < PARKED_READ {
+                block.reading = true;
+                missing.push(first.entry.position);
+            }
+        }
+        missing
+    }
+
+    /// The content of parked messages was read. Those that are not there any more were settled by somebody else.
+    pub(crate) fn on_parked(&mut self, asked: &[Position], messages: Option<Vec<Arc<Message>>>, now: Now, jitter: &mut Jitter) {
+        let read = messages.is_some();
+        let mut by_position: HashMap<Position, Arc<Message>> =
+            messages.into_iter().flatten().map(|m| (m.position, m)).collect();
+        let keys: Vec<OrderKey> = self
+            .blocks
+            .iter()
+            .filter(|(_, b)| b.reading && b.entries.front().is_some_and(|e| asked.contains(&e.entry.position)))
+            .map(|(k, _)| k.clone())
+            .collect();
+        for key in keys {
+            let Some(block) = self.blocks.get_mut(&key) else { continue };
+            block.reading = false;
+            let Some(first) = block.entries.front_mut() else { continue };
+            match by_position.remove(&first.entry.position) {
+                Some(message) => first.message = Some(message),
+                None if read => {
+                    let state = first.entry.state;
+                    self.count(state, -1);
+                    self.drop_first(&key);
+                }
+                None => {
+                    first.entry.state = ParkedState::Retrying;
+                    self.postpone_first(&key, now, jitter);
+                }
+            }
+        }
+    }
+
+    /// Messages were read from the log, or (None) could not be.
+    pub(crate) fn on_log(&mut self, messages: Option<Vec<Arc<Message>>>, now: Now) {
+        const LOG_RETRY_MS: u64 = 1_000;
+        self.reading_log = false;
+        match messages {
+            Some(messages) if !messages.is_empty() => {
+                self.fetched = messages.into_iter().filter(|m| m.position >= self.next).collect();
+            }
+            _ => self.log_retry_at_us = now.after_ms(LOG_RETRY_MS),
+        }
+    }
+
+    /// When the lane has something to do by itself, microseconds of the monotonic clock.
+    pub(crate) fn deadline_us(&self, now: Now) -> Option<u64> {
+        let breaker = match self.breaker {
+            Breaker::Open { until_us, .. } => Some(until_us),
+            _ => None,
+        };
+        let retries = self.slots.values().filter(|s| !s.is_under_way()).filter_map(super::slot::Slot::next_retry_us);
+        let parked = self
+            .blocks
+            .values()
+            .filter_map(super::block::Block::due_at_us)
+            .min()
+            .filter(|_| matches!(self.breaker, Breaker::Closed))
+            .map(|at| now.mono_us.saturating_add_signed(at.saturating_sub(now.wall_us).max(0)));
+        let log = (self.log_retry_at_us > now.mono_us).then_some(self.log_retry_at_us);
+        // While the breaker is open nothing else can happen.
+        breaker.or_else(|| retries.chain(parked).chain(log).min())
+    }
+}
+
+/// Where [`Lane::failed`] files what it decides.
+struct Sorted<'a> {
+    stopped: &'a mut HashMap<OrderKey, Place>,
+    held: &'a mut Vec<(OrderKey, Item, u64)>,
+    blocked: &'a mut HashSet<OrderKey>,
+}

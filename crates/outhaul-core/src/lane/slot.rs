@@ -1,0 +1,135 @@
+//! A slot: messages that must wait for each other.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+
+use super::block::OrderKey;
+use crate::config::LaneLimits;
+use crate::message::Message;
+
+/// Which messages of a lane must wait for each other: those of one slot are sent one batch after the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Slotting {
+    /// One slot: everything in order.
+    Single,
+    /// This many slots by hash of the key; messages without a key go round robin by position.
+    ByKey(u32),
+}
+
+impl Slotting {
+    /// The slot of a message.
+    pub fn slot(self, message: &Message) -> u32 {
+        match self {
+            Self::Single => 0,
+            Self::ByKey(slots) => {
+                let n = message.key.as_deref().map_or(message.position.0, |key| xxhash_rust::xxh3::xxh3_64(key.as_bytes()));
+                (n % u64::from(slots.max(1))) as u32
+            }
+        }
+    }
+}
+
+/// A message in a slot.
+#[derive(Clone, Debug)]
+pub(super) struct Item {
+    pub(super) message: Arc<Message>,
+    /// Sends that counted as failed.
+    pub(super) attempts: u32,
+    /// Sends in place so far.
+    pub(super) tries: u32,
+    /// Deliveries of the slot when it was last sent: an Unknown counts only if there were others since.
+    pub(super) deliveries_then: u64,
+    /// It is the first of a block of parked messages.
+    pub(super) parked: bool,
+}
+
+impl Item {
+    pub(super) const fn new(message: Arc<Message>, parked: bool, attempts: u32) -> Self {
+        Self { message, attempts, tries: 0, deliveries_then: 0, parked }
+    }
+}
+
+/// Messages of one key that wait for a try in place.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Held {
+    pub(super) items: VecDeque<Item>,
+    pub(super) retry_at_us: u64,
+}
+
+/// What a batch is made of.
+#[derive(Debug)]
+struct UnderWay {
+    batch: u64,
+    items: Vec<Item>,
+}
+
+/// A slot.
+#[derive(Debug, Default)]
+pub(super) struct Slot {
+    pub(super) queue: VecDeque<Item>,
+    pub(super) held: HashMap<OrderKey, Held>,
+    under_way: Option<UnderWay>,
+    /// Messages delivered so far.
+    pub(super) deliveries: u64,
+}
+
+impl Slot {
+    /// Takes the next batch: first keys whose wait is over, then the queue; messages of held keys join those held.
+    pub(super) fn begin(&mut self, batch: u64, now_us: u64, max: usize, limits: &LaneLimits) -> Option<Vec<Arc<Message>>> {
+        if self.under_way.is_some() {
+            return None;
+        }
+        let mut items: Vec<Item> = Vec::new();
+        let mut bytes = 0;
+        let fits = |items: &[Item], bytes: &mut usize, item: &Item| {
+            *bytes += item.message.weight();
+            items.is_empty() || (items.len() < max && *bytes <= limits.max_batch_bytes)
+        };
+        let mut due: Vec<OrderKey> =
+            self.held.iter().filter(|(_, h)| h.retry_at_us <= now_us).map(|(k, _)| k.clone()).collect();
+        // By position, so that a run from a seed does not depend on the order of a hash map.
+        due.sort_by_key(|k| self.held.get(k).and_then(|h| h.items.front()).map(|i| i.message.position));
+        'due: for key in due {
+            let Some(held) = self.held.get_mut(&key) else { continue };
+            while let Some(item) = held.items.front() {
+                if !fits(&items, &mut bytes, item) {
+                    break 'due;
+                }
+                items.extend(held.items.pop_front());
+            }
+            self.held.remove(&key);
+        }
+        while let Some(item) = self.queue.front() {
+            if let Some(held) = self.held.get_mut(&OrderKey::of(&item.message)) {
+                held.items.extend(self.queue.pop_front());
+                continue;
+            }
+            if !fits(&items, &mut bytes, item) {
+                break;
+            }
+            items.extend(self.queue.pop_front());
+        }
+        if items.is_empty() {
+            return None;
+        }
+        for item in &mut items {
+            item.deliveries_then = self.deliveries;
+        }
+        let messages = items.iter().map(|i| i.message.clone()).collect();
+        self.under_way = Some(UnderWay { batch, items });
+        Some(messages)
+    }
+
+    /// The batch was answered: its items, if it is the one that is under way.
+    pub(super) fn finish(&mut self, batch: u64) -> Option<Vec<Item>> {
+        self.under_way.take_if(|u| u.batch == batch).map(|u| u.items)
+    }
+
+    pub(super) const fn is_under_way(&self) -> bool {
+        self.under_way.is_some()
+    }
+
+    pub(super) fn next_retry_us(&self) -> Option<u64> {
+        self.held.values().map(|h| h.retry_at_us).min()
+    }
+}

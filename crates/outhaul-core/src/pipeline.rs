@@ -1,0 +1,364 @@
+//! The pipeline of one shard that this instance owns.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use crate::checkpoint::ShardCheckpoint;
+use crate::config::{Config, Now};
+use crate::destination::{DestinationIndex, NO_ROUTE};
+use crate::instance::{Event, Recovered};
+use crate::intake::{Intake, ReadToken};
+use crate::lane::{Lane, LaneShare};
+use crate::message::{Epoch, Message, Position, Row, Seq, ShardId};
+use crate::parked::{ParkedEntry, ParkedState, ParkedWrite};
+use crate::receipt::{LaneState, ReceiptRow};
+use crate::runs::{Run, Runs};
+
+/// Messages in memory: all that are not moved yet, and the newest of those that are.
+#[derive(Debug, Default)]
+pub(crate) struct Window {
+    base: Position,
+    messages: VecDeque<Arc<Message>>,
+    bytes: usize,
+}
+
+impl Window {
+    pub(crate) const fn base(&self) -> Position {
+        self.base
+    }
+
+    pub(crate) fn get(&self, position: Position) -> Option<Arc<Message>> {
+        let at = usize::try_from(position.0.checked_sub(self.base.0)?).ok()?;
+        self.messages.get(at).cloned()
+    }
+
+    fn end(&self) -> Position {
+        Position(self.base.0 + self.messages.len() as u64)
+    }
+
+    fn from(&self, position: Position) -> impl Iterator<Item = &Arc<Message>> {
+        let skip = usize::try_from(position.0.saturating_sub(self.base.0)).unwrap_or(usize::MAX);
+        self.messages.iter().skip(skip)
+    }
+}
+
+/// What a checkpoint took of a pipeline; given back if it does not commit.
+#[derive(Debug)]
+pub(crate) struct PipelineShare {
+    pub(crate) shard: ShardId,
+    pub(crate) epoch: Epoch,
+    log_end: Position,
+    seqs: Vec<Seq>,
+    bytes: usize,
+    lanes: Vec<LaneShare>,
+    unrouted: Vec<ParkedWrite>,
+}
+
+/// The pipeline of one shard.
+#[derive(Debug)]
+pub(crate) struct Pipeline {
+    shard: ShardId,
+    pub(crate) epoch: Epoch,
+    /// Rows of older reads may be gone by now.
+    pub(crate) reads_after: ReadToken,
+    /// End of the log in the database: below it everything is moved.
+    log_end: Position,
+    number: u64,
+    window: Window,
+    unmoved_bytes: usize,
+    oldest_unmoved_us: Option<u64>,
+    newest_seq: Seq,
+    /// Below this position, rows were taken in another order than that of their `seq`.
+    disorder_end: Position,
+    lanes: Vec<Lane>,
+    /// Lanes of destinations that are not configured any more: their cursors are carried along.
+    carried: Vec<LaneState>,
+    unrouted: Vec<ParkedWrite>,
+    /// Whether a checkpoint of this epoch has committed: only then may rows be sent before they are moved.
+    proven_owner: bool,
+    in_checkpoint: bool,
+    pub(crate) draining: bool,
+}
+
+impl Pipeline {
+    pub(crate) fn new(
+        shard: ShardId,
+        epoch: Epoch,
+        config: &Config,
+        recovered: &Recovered,
+        reads_after: ReadToken,
+    ) -> Self {
+        let stored = |name: &str| recovered.lanes.lanes.iter().map(|(state, _)| state).find(|s| s.destination == name);
+        let lanes: Vec<Lane> = config
+            .indexes()
+            .zip(config.destinations.iter())
+            .map(|(i, d)| Lane::new(shard, i, d.clone(), stored(&d.name), recovered.log_end, &recovered.parked))
+            .collect();
+        let carried = recovered
+            .lanes
+            .lanes
+            .iter()
+            .map(|(state, _)| state.clone())
+            .filter(|s| config.destinations.iter().all(|d| d.name != s.destination))
+            .collect();
+        Self {
+            shard,
+            epoch,
+            reads_after,
+            log_end: recovered.log_end,
+            number: recovered.next_number,
+            window: Window { base: recovered.log_end, ..Window::default() },
+            unmoved_bytes: 0,
+            oldest_unmoved_us: None,
+            newest_seq: Seq(0),
+            disorder_end: Position(0),
+            lanes,
+            carried,
+            unrouted: Vec::new(),
+            proven_owner: false,
+            in_checkpoint: false,
+            draining: false,
+        }
+    }
+
+    pub(crate) fn lanes(&self) -> &[Lane] {
+        &self.lanes
+    }
+
+    pub(crate) fn lane_mut(&mut self, index: DestinationIndex) -> Option<&mut Lane> {
+        self.lanes.get_mut(usize::from(index.0))
+    }
+
+    pub(crate) const fn log_end(&self) -> Position {
+        self.log_end
+    }
+
+    pub(crate) fn end(&self) -> Position {
+        self.window.end()
+    }
+
+    pub(crate) fn has_room(&self, config: &Config) -> bool {
+        self.unmoved_bytes < config.settings.unmoved_bytes
+    }
+
+    pub(crate) fn unmoved(&self) -> (usize, usize) {
+        (usize::try_from(self.window.end().0 - self.log_end.0).unwrap_or(usize::MAX), self.unmoved_bytes)
+    }
+
+    /// Bytes of messages in memory.
+    pub(crate) const fn memory(&self) -> usize {
+        self.window.bytes
+    }
+
+    /// Gives a row its position and puts it into the window.
+    pub(crate) fn accept(&mut self, row: Row, config: &Config, now: Now, events: &mut Vec<Event>) {
+        let destinations = config.routes.destinations(&row.topic);
+        let message = Arc::new(Message::from_row(row, self.window.end(), destinations));
+        if message.seq < self.newest_seq {
+            self.disorder_end = Position(message.position.0 + 1);
+        }
+        self.newest_seq = self.newest_seq.max(message.seq);
+        if destinations.is_empty() {
+            let (code, text) = match &message.defect {
+                Some(defect) => ("OUT-4002", defect.to_string()),
+                None => ("OUT-4001", "no route names a destination for this topic".to_owned()),
+            };
+            events.push(Event::NoRoute { shard: self.shard, position: message.position, topic: message.topic.clone() });
+            let entry = ParkedEntry {
+                destination: NO_ROUTE.to_owned(),
+                shard: self.shard,
+                position: message.position,
+                key: message.key.clone(),
+                state: ParkedState::Dead,
+                attempts: 0,
+                due_at_us: 0,
+                error_code: code.to_owned(),
+                error_text: text,
+                first_failed_at_us: now.wall_us,
+                last_failed_at_us: now.wall_us,
+            };
+            self.unrouted.push(ParkedWrite::Insert { entry, message: message.clone() });
+        }
+        let weight = message.weight();
+        self.unmoved_bytes += weight;
+        self.window.bytes += weight;
+        self.window.messages.push_back(message);
+        self.oldest_unmoved_us.get_or_insert(now.mono_us);
+    }
+
+    /// Up to where lanes may take messages.
+    pub(crate) fn released(&self, config: &Config) -> Position {
+        if self.proven_owner && config.settings.send_ahead { self.window.end() } else { self.log_end }
+    }
+
+    pub(crate) const fn is_proven(&self) -> bool {
+        self.proven_owner
+    }
+
+    /// Lets every lane that may send take what it can. `log` is called for each lane that must read on from the log.
+    pub(crate) fn advance(
+        &mut self,
+        config: &Config,
+        now: Now,
+        events: &mut Vec<Event>,
+        mut log: impl FnMut(DestinationIndex, Position),
+    ) {
+        let released = self.released(config);
+        for (index, lane) in config.indexes().zip(&mut self.lanes) {
+            if lane.is_new() {
+                continue; // Its start is not stored yet.
+            }
+            if let Some(from) = lane.advance(&self.window, released, now, events) {
+                log(index, from);
+            }
+        }
+        self.evict(config);
+    }
+
+    /// Forgets moved messages that every lane has taken, or that are more than memory may hold.
+    fn evict(&mut self, config: &Config) {
+        let taken = self.lanes.iter().map(Lane::next).min().unwrap_or(self.log_end);
+        while self.window.base < self.log_end
+            && (self.window.base < taken || self.window.bytes - self.unmoved_bytes > config.settings.window_bytes)
+        {
+            let Some(message) = self.window.messages.pop_front() else { break };
+            self.window.bytes -= message.weight();
+            self.window.base = Position(self.window.base.0 + 1);
+        }
+    }
+
+    /// When the next checkpoint of this shard is due, microseconds of the monotonic clock.
+    pub(crate) fn checkpoint_due_us(&self, config: &Config) -> Option<u64> {
+        if self.in_checkpoint {
+            return None;
+        }
+        let new_lane = !self.proven_owner && self.lanes.iter().any(Lane::is_new);
+        let (rows, bytes) = self.unmoved();
+        let pending = self.lanes.iter().filter_map(Lane::changed_at_us).min();
+        let now = new_lane
+            || (rows > 0 && (!self.proven_owner || self.draining))
+            || (self.draining && pending.is_some())
+            || rows >= config.settings.checkpoint_rows
+            || bytes >= config.settings.checkpoint_bytes;
+        if now {
+            return Some(0);
+        }
+        let rows = self.oldest_unmoved_us.map(|t| t.saturating_add(config.settings.checkpoint_interval_ms * 1_000));
+        let quiet = pending.map(|t| t.saturating_add(config.settings.checkpoint_quiet_ms * 1_000));
+        rows.into_iter().chain(quiet).min()
+    }
+
+    /// Whether a checkpoint would write anything.
+    pub(crate) fn has_changes(&self) -> bool {
+        !self.in_checkpoint
+            && (self.unmoved().0 > 0
+                || self.lanes.iter().any(|l| l.changed_at_us().is_some() || (l.is_new() && !self.proven_owner)))
+    }
+
+    /// What the next checkpoint does for this shard, within `rows` and `bytes`.
+    pub(crate) fn share(&mut self, intake: &Intake, rows: usize, bytes: usize) -> (ShardCheckpoint, PipelineShare) {
+        let mut taken_bytes = 0;
+        let moved: Vec<Arc<Message>> = self
+            .window
+            .from(self.log_end)
+            .take(rows)
+            .enumerate()
+            .take_while(|(n, m)| {
+                taken_bytes += m.weight();
+                *n == 0 || taken_bytes <= bytes
+            })
+            .map(|(_, m)| m.clone())
+            .collect();
+        let log_end = Position(self.log_end.0 + moved.len() as u64);
+        let lanes: Vec<LaneShare> = self.lanes.iter_mut().map(|l| l.share(log_end)).collect();
+        let (unrouted, later) =
+            std::mem::take(&mut self.unrouted).into_iter().partition(|w: &ParkedWrite| w.position() < log_end);
+        self.unrouted = later;
+        let carried = self.carried.iter().map(|s| (s.clone(), Vec::new()));
+        let receipts = ReceiptRow {
+            lanes: lanes.iter().map(|l| (l.state.clone(), l.receipts.clone())).chain(carried).collect(),
+        };
+        let parked = lanes.iter().flat_map(|l| l.parked.iter().cloned()).chain(unrouted.iter().cloned()).collect();
+        let checkpoint = ShardCheckpoint {
+            shard: self.shard,
+            epoch: self.epoch,
+            number: self.number,
+            base: self.log_end,
+            runs: self.delete_runs(intake, &moved, log_end),
+            receipts,
+            parked,
+            moved,
+        };
+        let share = PipelineShare {
+            shard: self.shard,
+            epoch: self.epoch,
+            log_end,
+            seqs: checkpoint.moved.iter().map(|m| m.seq).collect(),
+            bytes: checkpoint.moved.iter().map(|m| m.weight()).sum(),
+            lanes,
+            unrouted,
+        };
+        self.in_checkpoint = true;
+        (checkpoint, share)
+    }
+
+    /// Runs in which every `seq` was read and no row of this shard stays behind.
+    fn delete_runs(&self, intake: &Intake, moved: &[Arc<Message>], log_end: Position) -> Vec<Run> {
+        let runs = intake.runs_around(moved.iter().map(|m| m.seq));
+        if self.disorder_end <= log_end && moved.iter().map(|m| m.seq).max() < self.window.from(log_end).next().map(|m| m.seq) {
+            let last = moved.iter().map(|m| m.seq.0).max().unwrap_or(0);
+            return runs.into_iter().map(|r| Run { first: r.first, last: r.last.min(last) }).collect();
+        }
+        let mut cut = Runs::new();
+        runs.into_iter().for_each(|r| cut.insert_run(r));
+        self.window.from(log_end).for_each(|m| cut.remove(m.seq.0));
+        cut.iter().filter(|r| moved.iter().any(|m| r.first <= m.seq.0 && m.seq.0 <= r.last)).collect()
+    }
+
+    /// The checkpoint has committed.
+    pub(crate) fn committed(&mut self, share: &PipelineShare, config: &Config, now: Now) {
+        self.in_checkpoint = false;
+        self.proven_owner = true;
+        self.number += 1;
+        self.log_end = share.log_end;
+        self.unmoved_bytes = self.unmoved_bytes.saturating_sub(share.bytes);
+        self.oldest_unmoved_us = (self.window.end() > self.log_end).then_some(now.mono_us);
+        for (lane, share) in self.lanes.iter_mut().zip(&share.lanes) {
+            lane.stored(share);
+        }
+        self.evict(config);
+    }
+
+    /// The checkpoint did not commit.
+    pub(crate) fn not_committed(&mut self, share: PipelineShare, now: Now) {
+        self.in_checkpoint = false;
+        for (lane, share) in self.lanes.iter_mut().zip(share.lanes) {
+            lane.give_back(share, now);
+        }
+        self.unrouted.splice(0..0, share.unrouted);
+    }
+
+    /// Rows that were read and not moved: given up with the pipeline.
+    pub(crate) fn unmoved_seqs(&self) -> impl Iterator<Item = Seq> + '_ {
+        self.window.from(self.log_end).map(|m| m.seq)
+    }
+
+    /// Whether a hand-over has nothing to wait for: nothing under way, nothing unwritten.
+    pub(crate) fn is_drained(&self) -> bool {
+        self.draining
+            && !self.in_checkpoint
+            && self.lanes.iter().all(|l| l.in_flight() == 0 && l.changed_at_us().is_none())
+            && self.unmoved().0 == 0
+    }
+
+    /// Whether everything below a position is moved and settled in every lane, and stored.
+    pub(crate) fn is_settled_below(&self, position: Position) -> bool {
+        self.log_end >= position && self.lanes.iter().all(|l| l.cursor() >= position)
+    }
+}
+
+impl PipelineShare {
+    pub(crate) fn seqs(&self) -> impl Iterator<Item = Seq> + '_ {
+        self.seqs.iter().copied()
+    }
+}

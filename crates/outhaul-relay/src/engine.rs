@@ -1,0 +1,430 @@
+//! From commands to calls, and from answers to inputs.
+
+use std::collections::HashMap;
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use outhaul_core::chunk;
+use outhaul_core::config::{Config, DestinationConfig, Settings};
+use outhaul_core::instance::{CheckpointAnswer, Command, Input, Instance, ReadKind, Recovered};
+use outhaul_core::message::Message;
+use outhaul_core::route::Routes;
+use outhaul_store::{LeaseRound, ReadPurpose, ReadRequest, Store, StoreError, StoreErrorKind};
+use tokio::sync::watch;
+use tokio::task::{Id, JoinSet};
+
+use crate::clock::Clock;
+use crate::destination::{Delivered, Destination, Runner};
+use crate::error::RelayError;
+use crate::log::Log;
+use crate::maintenance::{self, Maintenance};
+use crate::stop::{Asked, Stop};
+
+/// A read of the log brings at most this much stored content.
+const LOG_READ_BYTES: usize = 1 << 20;
+/// Waits between tries to reach the database at the start.
+const START_BACKOFF: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(5));
+
+/// One outbox and where its messages go.
+#[derive(Clone)]
+pub struct Outbox {
+    /// Name, for logs and output.
+    pub name: String,
+    /// Its database.
+    pub store: Arc<dyn Store>,
+    /// Destinations, at most [`outhaul_core::destination::MAX_DESTINATIONS`].
+    pub destinations: Vec<Destination>,
+    /// Routes, by the index of a destination in `destinations`.
+    pub routes: Routes,
+    /// Limits.
+    pub settings: Settings,
+    /// Owner name: must differ from that of every other process, also of an earlier one of the same instance.
+    pub owner: String,
+    /// Stop by itself once all that was committed before the start is settled.
+    pub until_empty: bool,
+    /// A drain that takes longer than this is cut off, milliseconds.
+    pub shutdown_limit_ms: u64,
+    /// Pruning and merging. None: somebody else does it (`outhaul prune`).
+    pub maintenance: Option<Maintenance>,
+}
+
+/// What a relay did.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Report {
+    /// Per outbox: its name and what each destination took.
+    pub outboxes: Vec<(String, Vec<Delivered>)>,
+}
+
+/// Runs outboxes until they are told to stop, or (with `until_empty`) are empty.
+///
+/// # Errors
+/// An outbox that cannot be used as it is; the others are drained first.
+pub async fn run(outboxes: Vec<Outbox>, stop: Stop) -> Result<Report, RelayError> {
+    let mut tasks = JoinSet::new();
+    for outbox in outboxes {
+        tasks.spawn(drive(outbox, stop.clone()));
+    }
+    let mut report = Report::default();
+    let mut first_error = None;
+    while let Some(ended) = tasks.join_next().await {
+        match ended {
+            Ok(Ok(part)) => report.outboxes.push(part),
+            Ok(Err(e)) => {
+                stop.drain();
+                first_error.get_or_insert(e);
+            }
+            Err(panic) => {
+                // A bug, but not one to stay silent with: the other outboxes end cleanly and the process shows it.
+                stop.drain();
+                if let Ok(reason) = panic.try_into_panic() {
+                    std::panic::resume_unwind(reason);
+                }
+            }
+        }
+    }
+    report.outboxes.sort_by(|a, b| a.0.cmp(&b.0));
+    first_error.map_or(Ok(report), Err)
+}
+
+/// What a task had been asked, if it ends without an answer.
+enum Asking {
+    Leases,
+    Recover(outhaul_core::message::ShardId, outhaul_core::message::Epoch),
+    Read(outhaul_core::intake::ReadToken),
+    Resolve,
+    Checkpoint,
+    Confirm,
+    Log(Lane),
+    Parked(Lane, Vec<outhaul_core::message::Position>),
+    Send(Lane, u32, u64),
+}
+
+#[derive(Clone, Copy)]
+struct Lane {
+    shard: outhaul_core::message::ShardId,
+    epoch: outhaul_core::message::Epoch,
+    destination: outhaul_core::destination::DestinationIndex,
+}
+
+impl Asking {
+    /// The input for a task that panicked or was cut off.
+    fn unanswered(self) -> Input {
+        match self {
+            Self::Leases => Input::Leases(None),
+            Self::Recover(shard, epoch) => Input::Recovered { shard, epoch, found: None },
+            Self::Read(token) => Input::Rows { token, rows: None },
+            Self::Resolve => Input::Resolved(None),
+            Self::Checkpoint => Input::Checkpointed(CheckpointAnswer::Unknown),
+            Self::Confirm => Input::Confirmed(None),
+            Self::Log(Lane { shard, epoch, destination }) => Input::Log { shard, epoch, destination, messages: None },
+            Self::Parked(Lane { shard, epoch, destination }, positions) => {
+                Input::Parked { shard, epoch, destination, positions, messages: None }
+            }
+            Self::Send(Lane { shard, epoch, destination }, slot, batch) => {
+                Input::Answer { shard, epoch, destination, slot, batch, outcomes: Vec::new() }
+            }
+        }
+    }
+}
+
+/// The result of a call of the database, for the log.
+type Said = Option<(&'static str, Result<(), StoreError>)>;
+
+struct Engine {
+    store: Arc<dyn Store>,
+    settings: Settings,
+    owner: String,
+    names: Arc<[String]>,
+    runners: Vec<Arc<Runner>>,
+    tasks: JoinSet<(Input, Said)>,
+    asking: HashMap<Id, Asking>,
+    log: Log,
+    stopped: bool,
+}
+
+async fn drive(outbox: Outbox, stop: Stop) -> Result<(String, Vec<Delivered>), RelayError> {
+    let settings = outbox.settings.clone();
+    for d in &outbox.destinations {
+        if settings.lease_ttl_ms <= d.limits.send_limit_ms {
+            return Err(RelayError::LeaseTooShort {
+                outbox: outbox.name,
+                destination: d.name.clone(),
+                lease_ttl_ms: settings.lease_ttl_ms,
+                send_limit_ms: d.limits.send_limit_ms,
+            });
+        }
+    }
+    let mut asked = stop.watch();
+    if !wait_for_database(&outbox, &mut asked).await? {
+        return Ok((outbox.name, Vec::new()));
+    }
+    let runners: Vec<Arc<Runner>> = outbox.destinations.iter().map(|d| Arc::new(Runner::new(d))).collect();
+    let destinations = outbox
+        .destinations
+        .iter()
+        .map(|d| DestinationConfig { name: d.name.clone(), slotting: d.sink.slotting(), limits: d.limits.clone() })
+        .collect();
+    let (owner, routes) = (outbox.owner.clone(), outbox.routes.clone());
+    let config = Config::new(owner, settings.clone(), destinations, routes, seed(&outbox.owner));
+    let names = config.names();
+    let mut instance = Instance::new(config);
+    let mut engine = Engine {
+        store: outbox.store.clone(),
+        settings,
+        owner: outbox.owner.clone(),
+        log: Log::new(&outbox.name, &names),
+        names,
+        runners,
+        tasks: JoinSet::new(),
+        asking: HashMap::new(),
+        stopped: false,
+    };
+    let maintenance = outbox.maintenance.clone().map(|plan| {
+        let (name, owner, store) = (outbox.name.clone(), outbox.owner.clone(), outbox.store.clone());
+        tokio::spawn(maintenance::run(name, owner, store, plan, stop.watch()))
+    });
+    let clock = Clock::start();
+    let first = if outbox.until_empty { Input::DrainWhenEmpty } else { Input::Tick };
+    instance.handle(clock.now(), first);
+    let ended = engine.turn(&mut instance, clock, asked, &outbox).await;
+    if let Some(maintenance) = maintenance {
+        maintenance.abort();
+    }
+    engine.tasks.shutdown().await;
+    for runner in &engine.runners {
+        runner.close().await;
+    }
+    outbox.store.close().await;
+    ended.map(|()| (outbox.name, engine.runners.iter().map(|r| r.delivered()).collect()))
+}
+
+fn seed(owner: &str) -> u64 {
+    owner.bytes().fold(0xcbf2_9ce4_8422_2325, |h, b| (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3))
+}
+
+/// Waits until the database can be used. False: told to stop before.
+async fn wait_for_database(outbox: &Outbox, asked: &mut watch::Receiver<Asked>) -> Result<bool, RelayError> {
+    let mut wait = START_BACKOFF.0;
+    let mut failures = 0u32;
+    loop {
+        let error = match outbox.store.inspect().await {
+            Ok(info) => {
+                let (outbox, server, shards) = (outbox.name.as_str(), info.server.as_str(), info.shards);
+                tracing::info!(outbox, server, shards, "database is ready");
+                for warning in info.warnings {
+                    tracing::warn!(outbox, "{warning}");
+                }
+                return Ok(true);
+            }
+            Err(e) => e,
+        };
+        failures += 1;
+        const SCRIPT_TRIES: u32 = 5;
+        if !error.kind.passes() || error.kind == StoreErrorKind::ReadOnly || (outbox.until_empty && failures >= SCRIPT_TRIES) {
+            return Err(RelayError::Store { outbox: outbox.name.clone(), error });
+        }
+        if failures.is_power_of_two() {
+            tracing::warn!(outbox = outbox.name, code = error.kind.code(), failures, remedy = error.kind.remedy(), "database: {}", error.message);
+        }
+        tokio::select! {
+            () = tokio::time::sleep(wait) => wait = (wait * 2).min(START_BACKOFF.1),
+            _ = asked.wait_for(|a| *a != Asked::Nothing) => return Ok(false),
+        }
+    }
+}
+
+impl Engine {
+    /// Turns until the instance has stopped.
+    async fn turn(
+        &mut self,
+        instance: &mut Instance,
+        clock: Clock,
+        mut asked: watch::Receiver<Asked>,
+        outbox: &Outbox,
+    ) -> Result<(), RelayError> {
+        let mut drain_until: Option<tokio::time::Instant> = None;
+        let limit = Duration::from_millis(outbox.shutdown_limit_ms);
+        let over = || RelayError::ShutdownLimit { outbox: outbox.name.clone(), limit_ms: outbox.shutdown_limit_ms };
+        loop {
+            while let Some(command) = instance.next_command() {
+                self.begin(command);
+            }
+            if self.stopped {
+                return Ok(());
+            }
+            let tick = instance.deadline_us(clock.now()).map(|us| clock.at(us));
+            let input = tokio::select! {
+                biased;
+                changed = asked.changed() => match (changed, *asked.borrow_and_update()) {
+                    (Ok(()), Asked::Drain) => {
+                        drain_until.get_or_insert(tokio::time::Instant::now() + limit);
+                        Input::Drain
+                    }
+                    (Ok(()), Asked::Nothing) => Input::Tick,
+                    (Ok(()), Asked::Now) | (Err(_), _) => return Ok(()),
+                },
+                Some(ended) = self.tasks.join_next_with_id() => self.ended(ended),
+                () = sleep_until(drain_until) => return Err(over()),
+                () = sleep_until(tick) => Input::Tick,
+            };
+            instance.handle(clock.now(), input);
+        }
+    }
+
+    fn ended(&mut self, ended: Result<(Id, (Input, Said)), tokio::task::JoinError>) -> Input {
+        match ended {
+            Ok((id, (input, said))) => {
+                self.asking.remove(&id);
+                match said {
+                    Some((doing, Ok(()))) => self.log.succeeded(doing),
+                    Some((doing, Err(e))) => self.log.failed(doing, &e),
+                    None => {}
+                }
+                input
+            }
+            Err(e) => {
+                tracing::error!(code = "OUT-4014", "an internal task ended without an answer: {e}");
+                self.asking.remove(&e.id()).map_or(Input::Tick, Asking::unanswered)
+            }
+        }
+    }
+
+    fn spawn(&mut self, asking: Asking, task: impl Future<Output = (Input, Said)> + Send + 'static) {
+        let id = self.tasks.spawn(task).id();
+        self.asking.insert(id, asking);
+    }
+
+    /// A call of the database: `input` makes the input of its answer.
+    fn call<T: Send + 'static>(
+        &mut self,
+        asking: Asking,
+        doing: &'static str,
+        call: impl Future<Output = Result<T, StoreError>> + Send + 'static,
+        input: impl FnOnce(Option<T>) -> Input + Send + 'static,
+    ) {
+        self.spawn(asking, async move {
+            match call.await {
+                Ok(answer) => (input(Some(answer)), Some((doing, Ok(())))),
+                Err(e) => (input(None), Some((doing, Err(e)))),
+            }
+        });
+    }
+
+    fn begin(&mut self, command: Command) {
+        let store = self.store.clone();
+        match command {
+            Command::Event(event) => self.log.event(&event),
+            Command::Stopped => self.stopped = true,
+            Command::LeaseRound { renew, release, acquire, draining, leave } => {
+                let round = LeaseRound {
+                    owner: self.owner.clone(),
+                    version: env!("CARGO_PKG_VERSION").to_owned(),
+                    draining,
+                    ttl_ms: self.settings.lease_ttl_ms,
+                    renew,
+                    release,
+                    acquire,
+                    leave,
+                };
+                let call = async move { store.lease_round(&round).await };
+                self.call(Asking::Leases, "leases", call, Input::Leases);
+            }
+            Command::Recover { shard, epoch } => {
+                let call = async move { store.recover(shard).await };
+                self.call(Asking::Recover(shard, epoch), "recovery", call, move |found| Input::Recovered {
+                    shard,
+                    epoch,
+                    found: found.map(|r| {
+                        Box::new(Recovered {
+                            log_end: r.log_end,
+                            next_number: r.next_number,
+                            lanes: r.lanes,
+                            parked: r.parked,
+                        })
+                    }),
+                });
+            }
+            Command::Read { token, kind, shards, ranges, limit, max_bytes } => {
+                let (purpose, doing) = match kind {
+                    ReadKind::Poll => (ReadPurpose::Poll, "poll"),
+                    ReadKind::Rescan => (ReadPurpose::Rescan, "rescan"),
+                };
+                let request = ReadRequest { purpose, shards, ranges, limit, max_bytes };
+                let call = async move { store.read(&request).await };
+                self.call(Asking::Read(token), doing, call, move |read| Input::Rows {
+                    token,
+                    rows: read.map(|r| (r.rows, r.cut)),
+                });
+            }
+            Command::Resolve { seen } => {
+                let call = async move { store.resolved(seen).await };
+                self.call(Asking::Resolve, "resolved mark", call, Input::Resolved);
+            }
+            Command::Checkpoint(checkpoint) => self.spawn(Asking::Checkpoint, async move {
+                let (answer, said) = match store.checkpoint(&checkpoint).await {
+                    Ok(outcomes) => (CheckpointAnswer::Committed(outcomes), Ok(())),
+                    Err(e) if e.kind == StoreErrorKind::CommitUnknown => (CheckpointAnswer::Unknown, Err(e)),
+                    Err(e) => (CheckpointAnswer::NotWritten, Err(e)),
+                };
+                (Input::Checkpointed(answer), Some(("checkpoint", said)))
+            }),
+            Command::Confirm(checkpoint) => {
+                let call = async move { store.checkpoint_applied(&checkpoint).await };
+                self.call(Asking::Confirm, "confirmation", call, Input::Confirmed);
+            }
+            Command::ReadLog { shard, epoch, destination, from } => {
+                let names = self.names.clone();
+                let call = async move {
+                    let mut messages: Vec<Arc<Message>> = Vec::new();
+                    for c in store.read_log(shard, from, LOG_READ_BYTES).await? {
+                        let unpacked = chunk::decode(c.codec, &c.bytes, shard, c.base, &names).map_err(|e| {
+                            StoreError::new(
+                                StoreErrorKind::Corrupt,
+                                format!("chunk at position {} of shard {shard}: {e}", c.base),
+                            )
+                        })?;
+                        messages.extend(unpacked.into_iter().filter(|m| m.position >= from).map(Arc::new));
+                    }
+                    Ok(messages)
+                };
+                let lane = Lane { shard, epoch, destination };
+                self.call(Asking::Log(lane), "log", call, move |messages| Input::Log {
+                    shard,
+                    epoch,
+                    destination,
+                    messages,
+                });
+            }
+            Command::ReadParked { shard, epoch, destination, positions } => {
+                let names = self.names.clone();
+                let name = names.get(usize::from(destination.0)).cloned().unwrap_or_default();
+                let asked = positions.clone();
+                let call = async move {
+                    let parked = store.read_parked(shard, &name, &asked, &names).await?;
+                    Ok(parked.into_iter().map(|p| Arc::new(p.message)).collect())
+                };
+                let lane = Lane { shard, epoch, destination };
+                self.call(Asking::Parked(lane, positions.clone()), "parked messages", call, move |messages| {
+                    Input::Parked { shard, epoch, destination, positions, messages }
+                });
+            }
+            Command::Send { shard, epoch, destination, batch } => {
+                let Some(runner) = self.runners.get(usize::from(destination.0)).cloned() else { return };
+                let (slot, number) = (batch.slot, batch.batch);
+                let lane = Lane { shard, epoch, destination };
+                self.spawn(Asking::Send(lane, slot, number), async move {
+                    let outcomes = runner.send(&batch).await;
+                    (Input::Answer { shard, epoch, destination, slot, batch: number, outcomes }, None)
+                });
+            }
+        }
+    }
+}
+
+async fn sleep_until(at: Option<tokio::time::Instant>) {
+    match at {
+        Some(at) => tokio::time::sleep_until(at).await,
+        None => std::future::pending().await,
+    }
+}

@@ -1,0 +1,57 @@
+//! Why a relay does not run.
+
+use outhaul_store::StoreError;
+
+/// Why a relay could not start, or ended before it was told to.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum RelayError {
+    /// The database cannot be used as it is.
+    #[error("outbox {outbox}: {error}")]
+    Store {
+        /// Name of the outbox.
+        outbox: String,
+        /// What the store said.
+        error: StoreError,
+    },
+    /// A lease must outlive every send.
+    #[error("OUT-4010 outbox {outbox}: lease_ttl ({lease_ttl_ms} ms) must be longer than send_limit ({send_limit_ms} ms) of destination {destination}")]
+    LeaseTooShort {
+        /// Name of the outbox.
+        outbox: String,
+        /// Name of the destination.
+        destination: String,
+        /// Time to live of a lease, milliseconds.
+        lease_ttl_ms: u64,
+        /// Limit of a send, milliseconds.
+        send_limit_ms: u64,
+    },
+    /// The drain did not end within its limit. Nothing is lost; what was under way may be sent again.
+    #[error("OUT-4005 outbox {outbox}: the drain took longer than shutdown_limit ({limit_ms} ms)")]
+    ShutdownLimit {
+        /// Name of the outbox.
+        outbox: String,
+        /// The limit, milliseconds.
+        limit_ms: u64,
+    },
+}
+
+impl RelayError {
+    /// Code of the error.
+    pub const fn code(&self) -> &'static str {
+        match self {
+            Self::Store { error, .. } => error.kind.code(),
+            Self::LeaseTooShort { .. } => "OUT-4010",
+            Self::ShutdownLimit { .. } => "OUT-4005",
+        }
+    }
+
+    /// One line on what to do.
+    pub const fn remedy(&self) -> &'static str {
+        match self {
+            Self::Store { error, .. } => error.kind.remedy(),
+            Self::LeaseTooShort { .. } => "raise lease_ttl, or lower send_limit of the destination",
+            Self::ShutdownLimit { .. } => "raise shutdown_limit above the slowest destination's send_limit; nothing is lost",
+        }
+    }
+}

@@ -1,0 +1,19 @@
+//! Outhaul's engine.
+//!
+//! [`run`] drives one [`outhaul_core::instance::Instance`] for each outbox: every command becomes a task that calls the
+//! store or a sink, and every task ends in exactly one input, whether it answered, failed, ran into its limit or
+//! panicked. So no lost answer can leave the core waiting.
+
+mod clock;
+mod destination;
+mod engine;
+mod error;
+mod log;
+mod maintenance;
+mod stop;
+
+pub use engine::{Outbox, Report, run};
+pub use error::RelayError;
+pub use destination::{Delivered, Destination};
+pub use maintenance::Maintenance;
+pub use stop::Stop;

@@ -1,0 +1,98 @@
+//! A relay as a process of its own: this very test binary, started again for one test.
+
+use std::process::Stdio;
+use std::sync::Arc;
+use std::time::Duration;
+
+use outhaul_core::config::{LaneLimits, Settings};
+use outhaul_core::destination::DestinationIndex;
+use outhaul_core::route::{Route, Routes};
+use outhaul_relay::{Destination, Outbox, Stop};
+use outhaul_store::StoreOptions;
+use tokio::io::AsyncReadExt;
+use tokio::process::{Child, Command};
+
+use crate::collector::CollectorSink;
+
+pub const SEND_LIMIT_MS: u64 = 300;
+pub const LEASE_TTL_MS: u64 = 1_000;
+pub const DESTINATION: &str = "collector";
+
+const URL: &str = "OUTHAUL_CHILD_URL";
+const COLLECTOR: &str = "OUTHAUL_CHILD_COLLECTOR";
+const OWNER: &str = "OUTHAUL_CHILD_OWNER";
+
+/// A running relay process.
+pub struct RelayProcess {
+    pub child: Child,
+}
+
+impl RelayProcess {
+    pub fn start(url: &str, collector: std::net::SocketAddr, owner: &str) -> Self {
+        let child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "child::relay_process", "--nocapture"])
+            .envs([(URL, url), (OWNER, owner), (COLLECTOR, &collector.to_string())])
+            .stdin(Stdio::piped()) // Closed when this process ends: then the child ends too.
+            .stdout(Stdio::null())
+            .kill_on_drop(true)
+            .spawn()
+            .unwrap();
+        Self { child }
+    }
+
+    /// SIGKILL, and waits until the process is gone.
+    pub async fn kill9(&mut self) {
+        self.child.kill().await.unwrap();
+    }
+
+    pub async fn signal(&self, signal: &str) {
+        let pid = self.child.id().expect("a running process").to_string();
+        assert!(Command::new("kill").args([signal, &pid]).status().await.unwrap().success());
+    }
+
+    /// SIGTERM; the process must end by itself, with success.
+    pub async fn terminate(&mut self) {
+        self.signal("-TERM").await;
+        let status = tokio::time::timeout(Duration::from_secs(30), self.child.wait()).await;
+        let status = status.expect("the relay must drain within its limit").unwrap();
+        assert!(status.success(), "a clean stop ends with success: {status}");
+    }
+}
+
+/// Not a test: the process that [`RelayProcess::start`] starts.
+#[test]
+fn relay_process() {
+    let Ok(url) = std::env::var(URL) else { return };
+    let level = std::env::var("OUTHAUL_TEST_LOG").unwrap_or_else(|_| "error".into());
+    tracing_subscriber::fmt().with_env_filter(level).with_writer(std::io::stderr).init();
+    tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap().block_on(async {
+        let stop = Stop::new();
+        let stopping = stop.clone();
+        tokio::spawn(async move {
+            let mut terminate = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate()).unwrap();
+            let mut end = [0];
+            let mut stdin = tokio::io::stdin();
+            tokio::select! {
+                _ = terminate.recv() => stopping.drain(),
+                _ = stdin.read(&mut end) => std::process::exit(1),
+            }
+        });
+        let sink = CollectorSink::new(std::env::var(COLLECTOR).unwrap().parse().unwrap());
+        let limits = LaneLimits { send_limit_ms: SEND_LIMIT_MS, max_batch: 100, ..LaneLimits::default() };
+        let outbox = Outbox {
+            name: "test".into(),
+            store: outhaul_store::open(StoreOptions::new(url)).await.unwrap(),
+            destinations: vec![Destination { name: DESTINATION.into(), sink: Arc::new(sink), limits }],
+            routes: Routes::new(vec![Route { pattern: "*".into(), to: vec![DestinationIndex(0)] }]),
+            settings: Settings { lease_ttl_ms: LEASE_TTL_MS, lease_interval_ms: 250, ..Settings::default() },
+            owner: std::env::var(OWNER).unwrap(),
+            until_empty: false,
+            shutdown_limit_ms: 20_000,
+            maintenance: None,
+        };
+        if let Err(e) = outhaul_relay::run(vec![outbox], stop).await {
+            eprintln!("relay: {e}");
+            std::process::exit(3);
+        }
+    });
+}

@@ -1,0 +1,173 @@
+//! Everything of one kill test: database, destination, writers, relays, and what is checked in the end.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use outhaul_core::chunk;
+use outhaul_core::message::{Position, ShardId};
+use outhaul_store::{InitPlan, Store, StoreOptions};
+use outhaul_testkit::servers::Flavour;
+
+use crate::child::{DESTINATION, RelayProcess};
+use crate::collector::Collector;
+use crate::writers::{Truth, Writers};
+
+/// A scene.
+pub struct Scene {
+    pub flavour: Flavour,
+    pub url: String,
+    pub collector: Arc<Collector>,
+    /// A store of the test's own, past any proxy.
+    pub store: Arc<dyn Store>,
+    pub shards: u16,
+    relays_started: usize,
+    /// Messages that may arrive once more for each fault so far.
+    pub allowed: HashMap<String, usize>,
+    log: BTreeMap<ShardId, Position>,
+    place: HashMap<String, (ShardId, Position)>,
+}
+
+impl Scene {
+    pub async fn new(flavour: Flavour, url: &str) -> Self {
+        let shards = if flavour == Flavour::Sqlite { 1 } else { 4 };
+        let store = outhaul_store::open(StoreOptions::new(url)).await.unwrap();
+        store.init(&InitPlan { shards, ..InitPlan::default() }).await.unwrap();
+        Self {
+            flavour,
+            url: url.to_owned(),
+            collector: Collector::start().await,
+            store,
+            shards,
+            relays_started: 0,
+            allowed: HashMap::new(),
+            log: BTreeMap::new(),
+            place: HashMap::new(),
+        }
+    }
+
+    pub fn relay(&mut self) -> RelayProcess {
+        self.relay_at(&self.url.clone())
+    }
+
+    pub fn relay_at(&mut self, url: &str) -> RelayProcess {
+        self.relays_started += 1;
+        RelayProcess::start(url, self.collector.address, &format!("relay-{}", self.relays_started))
+    }
+
+    /// Reads on in the log: where each id stands.
+    async fn read_log(&mut self) {
+        let names = [DESTINATION.to_owned()];
+        for shard in (0..self.shards).map(ShardId) {
+            let mut from = self.log.get(&shard).copied().unwrap_or_default();
+            loop {
+                let chunks = self.store.read_log(shard, from, 8 << 20).await.unwrap();
+                if chunks.is_empty() {
+                    break;
+                }
+                for c in chunks {
+                    for m in chunk::decode(c.codec, &c.bytes, shard, c.base, &names).unwrap() {
+                        assert_eq!(m.position.0, from.0, "positions of the log have no gap");
+                        from = Position(from.0 + 1);
+                        assert!(self.place.insert(m.id.clone(), (shard, m.position)).is_none(), "{} moved twice", m.id);
+                    }
+                }
+            }
+            self.log.insert(shard, from);
+        }
+    }
+
+    /// A fault has just happened: what has arrived by now and is not settled in the database may arrive once more.
+    /// Returns how many that are.
+    pub async fn fault_happened(&mut self) -> usize {
+        let mut settled = BTreeMap::new();
+        for shard in (0..self.shards).map(ShardId) {
+            let recovery = self.store.recover(shard).await.unwrap();
+            let lane = recovery.lanes.lanes.into_iter().map(|(s, _)| s).find(|s| s.destination == DESTINATION);
+            settled.insert(shard, lane.unwrap_or_default());
+        }
+        let arrived: HashSet<String> = self.collector.arrivals.lock().unwrap().ids.clone();
+        self.read_log().await;
+        let is_settled = |id: &String| {
+            self.place.get(id).is_some_and(|(shard, position)| {
+                settled.get(shard).is_some_and(|lane| *position < lane.cursor || lane.ahead.contains(position.0))
+            })
+        };
+        let open: Vec<String> = arrived.into_iter().filter(|id| !is_settled(id)).collect();
+        for id in &open {
+            *self.allowed.entry(id.clone()).or_default() += 1;
+        }
+        open.len()
+    }
+
+    /// Everything must have arrived; then the final accounts.
+    pub async fn settle(&mut self, writers: &mut Writers, relays: &mut [RelayProcess], title: &str) {
+        writers.finish().await;
+        let certain = writers.truth.lock().unwrap().committed.len();
+        let limit = Duration::from_secs(120);
+        assert!(
+            self.collector.wait_for(certain, limit).await,
+            "{title}: {} of at least {certain} ids arrived within {limit:?}",
+            self.collector.distinct()
+        );
+        self.wait_until_settled(limit).await;
+        for relay in relays {
+            relay.terminate().await;
+        }
+        self.read_log().await;
+        self.check(&writers.truth.lock().unwrap(), title);
+        assert_eq!(self.store.status().await.unwrap().iter().map(|s| s.hot_rows).sum::<u64>(), 0, "{title}: hot rows");
+    }
+
+    async fn wait_until_settled(&self, limit: Duration) {
+        let done = async {
+            loop {
+                let status = self.store.status().await.unwrap();
+                let behind = |s: &outhaul_store::ShardStatus| s.lanes.lanes.iter().any(|(l, _)| l.cursor < s.log_end);
+                if status.iter().all(|s| s.hot_rows == 0 && !behind(s)) {
+                    return;
+                }
+                // There is no signal for what a process of its own has written.
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+        };
+        tokio::time::timeout(limit, done).await.expect("all lanes reach the end of the log");
+    }
+
+    fn check(&self, truth: &Truth, title: &str) {
+        let arrivals = self.collector.arrivals.lock().unwrap();
+        let missing: Vec<_> = truth.committed.difference(&arrivals.ids).take(10).collect();
+        let phantom: Vec<_> = arrivals
+            .ids
+            .iter()
+            .filter(|id| !truth.committed.contains(*id) && !truth.unknown.contains(*id))
+            .take(10)
+            .collect();
+        assert!(missing.is_empty(), "{title}: missing {missing:?}");
+        assert!(phantom.is_empty(), "{title}: phantom {phantom:?}");
+        let duplicates: usize = arrivals.repeats.values().sum();
+        let bound: usize = self.allowed.values().sum();
+        let unexplained: Vec<_> = arrivals
+            .repeats
+            .iter()
+            .filter(|(id, n)| self.allowed.get(*id).copied().unwrap_or(0) < **n)
+            .take(10)
+            .collect();
+        println!(
+            "{title}: {} committed, {} arrived, 0 missing, 0 phantom, {duplicates} duplicates (bound {bound})",
+            truth.committed.len(),
+            arrivals.ids.len()
+        );
+        assert!(unexplained.is_empty(), "{title}: sent again without a reason: {unexplained:?}");
+        let mut seen = HashSet::new();
+        let mut by_key: HashMap<&str, Vec<&str>> = HashMap::new();
+        for a in arrivals.all.iter().filter(|a| seen.insert(&a.id)) {
+            by_key.entry(&a.key).or_default().push(&a.id);
+        }
+        for (key, expected) in &truth.by_key {
+            let expected: Vec<&str> =
+                expected.iter().map(String::as_str).filter(|id| arrivals.ids.contains(*id)).collect();
+            assert_eq!(by_key.get(key.as_str()).map(Vec::as_slice).unwrap_or_default(), expected, "{title}: order of {key}");
+        }
+    }
+}
