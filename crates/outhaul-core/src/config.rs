@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use crate::destination::DestinationIndex;
+use crate::faults::Faults;
 use crate::lane::Slotting;
 use crate::route::Routes;
 
@@ -144,6 +145,9 @@ pub struct Config {
     pub routes: Routes,
     /// Seed of the jitter of waits.
     pub seed: u64,
+    /// Faults built in on purpose: empty but in tests.
+    #[doc(hidden)]
+    pub faults: Faults,
 }
 
 impl Config {
@@ -155,7 +159,7 @@ impl Config {
         routes: Routes,
         seed: u64,
     ) -> Self {
-        Self { owner, settings, destinations, routes, seed }
+        Self { owner, settings, destinations, routes, seed, faults: Faults::NONE }
     }
 
     /// Names of the destinations, by index.

@@ -11,6 +11,8 @@ pub mod checkpoint;
 pub mod chunk;
 pub mod config;
 pub mod destination;
+#[doc(hidden)]
+pub mod faults;
 pub mod filter;
 pub mod instance;
 pub mod intake;

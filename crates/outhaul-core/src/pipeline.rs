@@ -232,12 +232,11 @@ impl Pipeline {
         if self.in_checkpoint {
             return None;
         }
-        let new_lane = !self.proven_owner && self.lanes.iter().any(Lane::is_new);
         let (rows, bytes) = self.unmoved();
         let pending = self.lanes.iter().filter_map(Lane::changed_at_us).min();
-        let now = new_lane
-            || (rows > 0 && (!self.proven_owner || self.draining))
-            || (self.draining && pending.is_some())
+        // The first one of an epoch proves the owner and stores where new lanes start, whether or not there is a row.
+        let now = (!self.proven_owner && !self.draining)
+            || (self.draining && (rows > 0 || pending.is_some()))
             || rows >= config.settings.checkpoint_rows
             || bytes >= config.settings.checkpoint_bytes;
         if now {
@@ -251,8 +250,7 @@ impl Pipeline {
     /// Whether a checkpoint would write anything.
     pub(crate) fn has_changes(&self) -> bool {
         !self.in_checkpoint
-            && (self.unmoved().0 > 0
-                || self.lanes.iter().any(|l| l.changed_at_us().is_some() || (l.is_new() && !self.proven_owner)))
+            && (!self.proven_owner || self.unmoved().0 > 0 || self.lanes.iter().any(|l| l.changed_at_us().is_some()))
     }
 
     /// What the next checkpoint does for this shard, within `rows` and `bytes`.

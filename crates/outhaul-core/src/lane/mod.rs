@@ -66,7 +66,7 @@ pub struct Lane {
     /// Cursor as the last committed checkpoint stored it. None: the lane is new, and nothing may be sent before it is.
     stored_cursor: Option<Position>,
     breaker: Breaker,
-    failures_since_delivery: u32,
+    silent_batches: u32,
     last_error: Option<Reason>,
     counts: ParkedCounts,
 }
@@ -142,7 +142,7 @@ impl Lane {
             changed_at_us: None,
             stored_cursor: stored.map(|s| s.cursor),
             breaker: Breaker::Closed,
-            failures_since_delivery: 0,
+            silent_batches: 0,
             last_error: None,
             counts: ParkedCounts::default(),
             config,
@@ -353,7 +353,10 @@ impl Lane {
         let Some(items) = self.slots.get_mut(&slot_id).and_then(|s| s.finish(batch)) else { return };
         self.in_flight -= 1;
         let delivered = outcomes.iter().filter(|o| matches!(o, Outcome::Delivered(_))).count();
-        let rejected = outcomes.iter().any(|o| matches!(o, Outcome::Rejected(_)));
+        // Any answer about a single message shows that the destination lives; only silence about all of them does not.
+        let answered = outcomes
+            .iter()
+            .any(|o| matches!(o, Outcome::Delivered(_) | Outcome::Rejected(_) | Outcome::Retry { .. }));
         let down = outcomes.iter().find_map(|o| match o {
             Outcome::DestinationDown(reason) => Some(reason.clone()),
             _ => None,
@@ -365,19 +368,19 @@ impl Lane {
         if let Some(reason) = down.as_ref().or(failed.as_ref()) {
             self.last_error = Some(reason.clone());
         }
-        if delivered > 0 || rejected {
-            self.failures_since_delivery = 0;
+        if answered {
+            self.silent_batches = 0;
         } else if down.is_none() {
-            self.failures_since_delivery = self.failures_since_delivery.saturating_add(1);
+            self.silent_batches = self.silent_batches.saturating_add(1);
         }
-        let only_failures = self.failures_since_delivery >= self.config.limits.breaker_failures;
-        let unknown_probe = matches!(self.breaker, Breaker::Probing { .. }) && delivered == 0 && !rejected;
+        let only_failures = self.silent_batches >= self.config.limits.breaker_failures;
+        let unknown_probe = matches!(self.breaker, Breaker::Probing { .. }) && !answered;
         if down.is_some() || only_failures || unknown_probe {
             let reason = down.clone().or(failed).unwrap_or_else(|| Reason::new("OUT-4003", "no answer"));
             if self.breaker.fail(now, &self.config.limits, jitter) {
                 events.push(Event::DestinationDown { shard: self.shard, destination: self.index, reason });
             }
-        } else if (delivered > 0 || rejected) && self.breaker.succeed() {
+        } else if answered && self.breaker.succeed() {
             self.last_error = None;
             events.push(Event::DestinationUp { shard: self.shard, destination: self.index });
         }

@@ -347,7 +347,8 @@ impl Lane {
 
     /// Puts parked messages that are due into their slots. Returns positions whose content must be read first.
     pub(crate) fn begin_parked(&mut self, now: Now) -> Vec<Position> {
-        if !matches!(self.breaker, Breaker::Closed) || self.blocks.is_empty() {
+        // When the breaker is open, a parked message may be all there is to probe with.
+        if self.blocks.is_empty() || self.breaker.allows(now, self.in_flight, &self.config.limits).is_none() {
             return Vec::new();
         }
         let mut due: Vec<(Position, OrderKey)> = self

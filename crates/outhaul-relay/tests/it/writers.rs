@@ -121,15 +121,15 @@ async fn write(
             continue;
         }
         let answer = open.try_execute("COMMIT").await;
-        let mut truth = truth.lock().unwrap();
-        truth.by_key.entry(key).or_default().extend(ids.iter().cloned());
-        if answer.is_ok() {
-            truth.committed.extend(ids);
-            session = Some(open);
-        } else {
-            truth.unknown.extend(ids);
+        {
+            let mut truth = truth.lock().unwrap();
+            truth.by_key.entry(key).or_default().extend(ids.iter().cloned());
+            let known = if answer.is_ok() { &mut truth.committed } else { &mut truth.unknown };
+            known.extend(ids);
         }
-        drop(truth);
+        if answer.is_ok() {
+            session = Some(open);
+        }
         written += count;
         committed.fetch_add(count, Ordering::Relaxed);
         let pace = count as u64 * 1_000_000 / rows_per_s.max(1);

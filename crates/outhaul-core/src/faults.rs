@@ -1,0 +1,63 @@
+//! Faults that are built in on purpose, so that tests can prove that the simulator finds them.
+//!
+//! Without the feature `faults` there is no way to switch one on: [`Faults`] is empty and [`Faults::has`] is a constant.
+
+/// A fault, named after what goes wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// A checkpoint names a range to delete that spans numbers which were not read.
+    DeletesOverGaps,
+    /// A lane's cursor is stored past messages that were sent and not acknowledged.
+    CursorPastUnacknowledged,
+    /// The resolved mark is raised over open transactions.
+    LateCommitIgnored,
+    /// Moved rows are forgotten at the commit, though a read that began before may still show them.
+    MovedForgottenAtCommit,
+    /// Receipts and cursors are written above the log end that their checkpoint commits.
+    ReceiptsAboveLogEnd,
+    /// A message that is tried again in place no longer holds back later ones of its key.
+    RetryOvertaken,
+    /// A send begins though its answer could come after the lease.
+    LeaseNotChecked,
+    /// Rows are sent ahead before a checkpoint of the epoch has committed.
+    SendAheadUnproven,
+    /// A COMMIT without an answer is taken for one that was not written.
+    UnknownTakenForNotWritten,
+    /// The cursor passes a parked message, and its row is not written.
+    ParkedRowNotWritten,
+    /// Keys that are blocked by parked messages are not known after a recovery.
+    BlocksNotRecovered,
+}
+
+/// The faults that are switched on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Faults {
+    #[cfg(feature = "faults")]
+    on: u32,
+}
+
+impl Faults {
+    /// None.
+    pub const NONE: Self = Self {
+        #[cfg(feature = "faults")]
+        on: 0,
+    };
+
+    /// One.
+    #[cfg(feature = "faults")]
+    pub const fn only(fault: Fault) -> Self {
+        Self { on: 1 << fault as u32 }
+    }
+
+    /// Whether a fault is switched on.
+    #[cfg(feature = "faults")]
+    pub const fn has(self, fault: Fault) -> bool {
+        self.on >> fault as u32 & 1 == 1
+    }
+
+    /// Whether a fault is switched on.
+    #[cfg(not(feature = "faults"))]
+    pub const fn has(self, _: Fault) -> bool {
+        false
+    }
+}
