@@ -6,6 +6,7 @@ use std::sync::Arc;
 use crate::checkpoint::ShardCheckpoint;
 use crate::config::{Config, Now};
 use crate::destination::{DestinationIndex, NO_ROUTE};
+use crate::faults::Fault;
 use crate::instance::{Event, Recovered};
 use crate::intake::{Intake, ReadToken};
 use crate::lane::{Lane, LaneShare};
@@ -92,7 +93,13 @@ impl Pipeline {
         let lanes: Vec<Lane> = config
             .indexes()
             .zip(config.destinations.iter())
-            .map(|(i, d)| Lane::new(shard, i, d.clone(), stored(&d.name), recovered.log_end, &recovered.parked))
+            .map(|(i, d)| {
+                let mut lane = Lane::new(shard, i, d.clone(), stored(&d.name), recovered.log_end, config.faults);
+                if !config.faults.has(Fault::BlocksNotRecovered) {
+                    lane.recover_parked(&recovered.parked);
+                }
+                lane
+            })
             .collect();
         let carried = recovered
             .lanes
@@ -188,7 +195,8 @@ impl Pipeline {
 
     /// Up to where lanes may take messages.
     pub(crate) fn released(&self, config: &Config) -> Position {
-        if self.proven_owner && config.settings.send_ahead { self.window.end() } else { self.log_end }
+        let proven = self.proven_owner || config.faults.has(Fault::SendAheadUnproven);
+        if proven && config.settings.send_ahead { self.window.end() } else { self.log_end }
     }
 
     pub(crate) const fn is_proven(&self) -> bool {
@@ -254,7 +262,7 @@ impl Pipeline {
     }
 
     /// What the next checkpoint does for this shard, within `rows` and `bytes`.
-    pub(crate) fn share(&mut self, intake: &Intake, rows: usize, bytes: usize) -> (ShardCheckpoint, PipelineShare) {
+    pub(crate) fn share(&mut self, intake: &Intake, config: &Config, rows: usize, bytes: usize) -> (ShardCheckpoint, PipelineShare) {
         let mut taken_bytes = 0;
         let moved: Vec<Arc<Message>> = self
             .window
@@ -282,7 +290,12 @@ impl Pipeline {
             epoch: self.epoch,
             number: self.number,
             base: self.log_end,
-            runs: self.delete_runs(intake, &moved, log_end),
+            runs: if config.faults.has(Fault::DeletesOverGaps) {
+                let seqs = || moved.iter().map(|m| m.seq.0);
+                seqs().min().zip(seqs().max()).map(|(first, last)| Run { first, last }).into_iter().collect()
+            } else {
+                self.delete_runs(intake, &moved, log_end)
+            },
             receipts,
             parked,
             moved,

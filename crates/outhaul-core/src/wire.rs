@@ -126,6 +126,10 @@ pub(crate) fn compress(content: &[u8]) -> Vec<u8> {
     zstd::bulk::compress(content, ZSTD_LEVEL).unwrap_or_default()
 }
 
+/// Unpacks a frame, which must say its size itself: no more than that is allocated.
 pub(crate) fn decompress(bytes: &[u8], limit_bytes: usize, what: &'static str) -> Result<Vec<u8>, DecodeError> {
-    zstd::bulk::decompress(bytes, limit_bytes).map_err(|_| DecodeError { what, at: 0 })
+    let refused = DecodeError { what, at: 0 };
+    let size = zstd::zstd_safe::get_frame_content_size(bytes).ok().flatten();
+    let size = size.and_then(|s| usize::try_from(s).ok()).filter(|s| *s <= limit_bytes).ok_or(refused.clone())?;
+    zstd::bulk::decompress(bytes, size).map_err(|_| refused)
 }

@@ -2,8 +2,14 @@
 //!
 //! [`Sink`] is the contract. Each kind is a folder with the same file names: `config` (its keys in the configuration),
 //! `sink` (the implementation), `outcome` (from what the other side said to an [`Outcome`]). All pass the one
-//! conformance suite in `outhaul-testkit`.
+//! conformance suite in `outhaul-testkit`. [`registry`] makes a sink from its `kind` and its keys; [`codes`] lists what
+//! can go wrong.
 
+#[cfg(any(feature = "file", feature = "inbox"))]
+mod clock;
+pub mod codes;
+pub mod registry;
+pub mod settings;
 mod sink;
 
 #[cfg(feature = "file")]
@@ -11,5 +17,7 @@ pub mod file;
 #[cfg(feature = "inbox")]
 pub mod inbox;
 
+pub use codes::SinkCode;
 pub use outhaul_core::receipt::{AckLevel, Outcome, Reason, Receipt};
+pub use registry::make;
 pub use sink::*;

@@ -7,6 +7,8 @@ use outhaul_core::lane::Slotting;
 use outhaul_core::message::Message;
 use outhaul_core::receipt::{AckLevel, Outcome};
 
+use crate::codes::SinkCode;
+
 /// What a sink says of itself once it is connected.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SinkInfo {
@@ -26,6 +28,13 @@ pub struct SinkError {
     pub message: String,
     /// Whether trying again later can help without anybody doing anything.
     pub passes: bool,
+}
+
+impl SinkError {
+    /// An error of a code, with its line.
+    pub fn of(code: SinkCode, message: impl Into<String>) -> Self {
+        Self { code: code.code(), message: message.into(), passes: code.passes() }
+    }
 }
 
 /// A destination.

@@ -32,6 +32,8 @@ pub enum InboxOutcome {
     Duplicate,
     /// The table refuses this message (a value too long or of the wrong kind).
     Refused(String),
+    /// Not stored, because an earlier message of its key in this batch was refused: it must not overtake that one.
+    Behind,
 }
 
 /// A database with an `inbox_message` table.
@@ -53,7 +55,8 @@ pub trait Inbox: Send + Sync + 'static {
     async fn inspect(&self) -> Result<(), StoreError>;
 
     /// Stores a batch in one transaction; what is there already is left as it is. Ids compare by bytes. One outcome a
-    /// message, in order. When the server refuses one message for what it holds, the others are stored all the same.
+    /// message, in order. When the server refuses one message for what it holds, the others are stored all the same,
+    /// except later ones of its key, which are [`InboxOutcome::Behind`].
     /// `lane` picks one of several connections (for order: one lane's calls never overlap).
     ///
     /// # Errors

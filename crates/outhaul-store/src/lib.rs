@@ -6,7 +6,9 @@
 
 pub mod error;
 pub mod inbox;
+pub mod merge;
 pub mod options;
+pub mod row;
 mod store;
 
 #[cfg(feature = "mysql")]

@@ -1,7 +1,9 @@
 //! What Outhaul's tests share.
 
 pub mod proxy;
+pub mod scripted;
 #[cfg(feature = "servers")]
 pub mod servers;
 pub mod sink_suite;
+#[cfg(feature = "servers")]
 pub mod store_suite;

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use crate::checkpoint::{Checkpoint, ShardOutcome};
 use crate::config::Now;
+use crate::faults::Fault;
 use crate::intake::{ReadToken, Taken};
 use crate::lease::{self, LeaseReport};
 use crate::message::{Epoch, Position, Row, Seq, ShardId};
@@ -51,11 +52,10 @@ impl Instance {
             .filter(|l| l.owner.as_deref() == Some(&self.config.owner))
             .map(|l| (l.shard, l.epoch))
             .collect();
-        let lost: Vec<ShardId> =
-            self.shards.iter().filter(|(s, o)| mine.get(s) != Some(&o.epoch)).map(|(s, _)| *s).collect();
-        for shard in lost {
-            let drained = matches!(self.shards.get(&shard).map(|o| &o.phase), Some(Phase::Running(p)) if p.is_drained());
-            if drained {
+        let lost: Vec<(ShardId, Epoch)> =
+            self.shards.iter().map(|(s, o)| (*s, o.epoch)).filter(|(s, epoch)| mine.get(s) != Some(epoch)).collect();
+        for (shard, epoch) in lost {
+            if self.releasing.contains(&(shard, epoch)) {
                 self.forget(shard);
                 self.commands.push_back(Command::Event(Event::Released { shard }));
             } else {
@@ -66,8 +66,15 @@ impl Instance {
             match self.shards.get_mut(&shard) {
                 Some(owned) => owned.lease_until_us = until_us,
                 None => {
-                    let phase = Phase::Recovering { under_way: false, retry_at_us: 0, failures: 0 };
-                    self.shards.insert(shard, Owned { epoch, lease_until_us: until_us, phase });
+                    // Which round acquired it is not known: the next one renews it, and soon.
+                    let (newest, _) = self.had.entry(shard).or_default();
+                    let phase = match epoch > *newest {
+                        true => Phase::Recovering { under_way: false, retry_at_us: 0, failures: 0 },
+                        false => Phase::LetGo,
+                    };
+                    *newest = epoch.max(*newest);
+                    self.shards.insert(shard, Owned { epoch, lease_until_us: 0, phase });
+                    self.leases.next_at_us = self.leases.began_at_us.saturating_add(LEASE_SPACING_MS * 1_000);
                     self.commands.push_back(Command::Event(Event::Acquired { shard, epoch }));
                 }
             }
@@ -101,8 +108,10 @@ impl Instance {
 
     fn releasable(&self) -> Vec<(ShardId, Epoch)> {
         let drained = self.pipelines().filter(|(_, p)| p.is_drained()).map(|(s, p)| (s, p.epoch));
-        let idle = self.shards.iter().filter(|(_, o)| {
-            self.mode != Mode::Running && matches!(o.phase, Phase::Recovering { under_way: false, .. })
+        let idle = self.shards.iter().filter(|(_, o)| match o.phase {
+            Phase::Recovering { under_way, .. } => self.mode != Mode::Running && !under_way,
+            Phase::LetGo => true,
+            Phase::Running(_) => false,
         });
         drained.chain(idle.map(|(s, o)| (*s, o.epoch))).collect()
     }
@@ -129,6 +138,7 @@ impl Instance {
             .map(|(s, o)| (*s, o.epoch))
             .filter(|(s, e)| !release.contains(&(*s, *e)))
             .collect();
+        self.releasing.clone_from(&release);
         self.leases.under_way = true;
         self.leases.began_at_us = now.mono_us;
         self.leases.next_at_us = now.after_ms(self.config.settings.lease_interval_ms);
@@ -169,6 +179,11 @@ impl Instance {
             return;
         };
         owned.phase = Phase::Running(Box::new(Pipeline::new(shard, epoch, config, &found, reads_after)));
+        let (_, log_end) = self.had.entry(shard).or_default();
+        let from = std::mem::replace(log_end, found.log_end);
+        if from > found.log_end {
+            self.commands.push_back(Command::Event(Event::LogWentBack { shard, from, to: found.log_end }));
+        }
         self.intake.shard_gained();
         self.poll.next_at_us = now.mono_us;
         self.commands.push_back(Command::Event(Event::Running { shard, epoch, log_end: found.log_end }));
@@ -178,20 +193,21 @@ impl Instance {
         if self.mode != Mode::Running {
             return;
         }
-        // A checkpoint that is not decided yet may still change what recovery would read.
-        let undecided = |shard: &ShardId| {
-            self.checkpoint.as_ref().is_some_and(|c| c.shares.iter().any(|s| s.shard == *shard))
-        };
-        for (shard, owned) in &mut self.shards {
-            if let Phase::Recovering { under_way, retry_at_us, .. } = &mut owned.phase
+        let decided: Vec<ShardId> = self.shards.keys().copied().filter(|s| !self.is_undecided(*s)).collect();
+        for shard in decided {
+            if let Some(Owned { epoch, phase: Phase::Recovering { under_way, retry_at_us, .. }, .. }) = self.shards.get_mut(&shard)
                 && !*under_way
                 && now.mono_us >= *retry_at_us
-                && !undecided(shard)
             {
                 *under_way = true;
-                self.commands.push_back(Command::Recover { shard: *shard, epoch: owned.epoch });
+                self.commands.push_back(Command::Recover { shard, epoch: *epoch });
             }
         }
+    }
+
+    /// A checkpoint that is not decided yet may still change what recovery would read.
+    fn is_undecided(&self, shard: ShardId) -> bool {
+        self.checkpoint.as_ref().is_some_and(|c| c.shares.iter().any(|s| s.shard == shard))
     }
 
     // ---- reads -----------------------------------------------------------------------------------------------------
@@ -297,7 +313,8 @@ impl Instance {
         self.resolve.under_way = false;
         self.resolve.next_at_us = now.after_ms(self.config.settings.resolve_ms);
         if let Some(seq) = seq {
-            self.intake.on_resolved(seq);
+            let early = self.config.faults.has(Fault::LateCommitIgnored);
+            self.intake.on_resolved(if early { self.intake.newest() } else { seq });
         }
     }
 
@@ -350,7 +367,7 @@ impl Instance {
             if has_rows && rows == 0 {
                 continue;
             }
-            let (checkpoint, share) = p.share(&self.intake, rows, bytes);
+            let (checkpoint, share) = p.share(&self.intake, &self.config, rows, bytes);
             rows_left = rows_left.saturating_sub(checkpoint.moved.len());
             bytes_left = bytes_left.saturating_sub(checkpoint.moved.iter().map(|m| m.weight()).sum());
             shards.push(checkpoint);
@@ -370,6 +387,9 @@ impl Instance {
             CheckpointAnswer::Committed(outcomes) => {
                 self.checkpoint_failures = 0;
                 self.finish_checkpoint(now, outcomes.into_iter().map(Some).collect());
+            }
+            CheckpointAnswer::Unknown if self.config.faults.has(Fault::UnknownTakenForNotWritten) => {
+                self.on_checkpointed(now, CheckpointAnswer::NotWritten);
             }
             CheckpointAnswer::NotWritten => {
                 self.checkpoint_failed(now);
@@ -418,28 +438,32 @@ impl Instance {
                 // Also for a shard that was forgotten meanwhile: its rows are gone, and reads under way may show them.
                 // A forgotten shard's rows are not known any more, which `moved` does not mind.
                 if self.pipeline(shard, epoch).is_some() {
-                    self.intake.moved(share.seqs());
+                    match self.config.faults.has(Fault::MovedForgottenAtCommit) {
+                        false => self.intake.moved(share.seqs()),
+                        true => self.intake.forget(share.seqs()),
+                    }
                 }
             }
             let config = self.config.clone();
             let Some(p) = self.pipeline(shard, epoch) else { continue };
             match outcome {
-                Some(ShardOutcome::Written) => p.committed(&share, &config, now),
+                Some(ShardOutcome::Written) => {
+                    p.committed(&share, &config, now);
+                    let end = p.log_end();
+                    self.had.entry(shard).or_default().1 = end;
+                }
                 None => p.not_committed(share, now),
                 Some(ShardOutcome::Fenced) => self.fence(shard),
-                Some(ShardOutcome::Mismatch) => self.recover_anew(now, shard, epoch),
+                Some(ShardOutcome::Mismatch) => self.let_go(now, shard, epoch),
             }
         }
     }
 
-    fn recover_anew(&mut self, now: Now, shard: ShardId, epoch: Epoch) {
+    fn let_go(&mut self, now: Now, shard: ShardId, epoch: Epoch) {
         self.commands.push_back(Command::Event(Event::Mismatch { shard }));
         self.checkpoint_failed(now); // If it happens again and again, then not in a hot loop.
-        let retry_at_us = self.checkpoint_not_before_us;
-        let lease_until_us = self.shards.get(&shard).map_or(0, |o| o.lease_until_us);
         self.forget(shard);
-        let phase = Phase::Recovering { under_way: false, retry_at_us, failures: 0 };
-        self.shards.insert(shard, Owned { epoch, lease_until_us, phase });
+        self.shards.insert(shard, Owned { epoch, lease_until_us: 0, phase: Phase::LetGo });
     }
 
     // ---- until empty -----------------------------------------------------------------------------------------------
@@ -518,7 +542,7 @@ impl Instance {
             p.advance(&self.config, now, &mut events, |destination, from| {
                 commands.push_back(Command::ReadLog { shard, epoch, destination, from });
             });
-            if !p.is_proven() {
+            if !p.is_proven() && !self.config.faults.has(Fault::SendAheadUnproven) {
                 continue;
             }
             for destination in self.config.indexes() {
@@ -553,12 +577,16 @@ impl Instance {
             times.extend(idle(&self.rescan).filter(|_| !self.readable_shards(true).is_empty()));
             times.extend(idle(&self.resolve).filter(|_| self.intake.wants_resolve()));
         }
-        for owned in self.shards.values() {
+        for (shard, owned) in &self.shards {
             match &owned.phase {
-                Phase::Recovering { under_way, retry_at_us, .. } => times.extend((!under_way).then_some(*retry_at_us)),
+                Phase::Recovering { under_way, retry_at_us, .. } => {
+                    let waits = *under_way || self.mode != Mode::Running || self.is_undecided(*shard);
+                    times.extend((!waits).then_some(*retry_at_us));
+                }
+                Phase::LetGo => {}
                 Phase::Running(p) => {
                     if !p.draining && p.is_proven() {
-                        times.extend(p.lanes().iter().filter_map(|l| l.deadline_us(now)));
+                        times.extend(p.lanes().iter().filter_map(|l| l.deadline_us(now, owned.lease_until_us)));
                     }
                     if self.checkpoint.is_none() {
                         let due = p.checkpoint_due_us(&self.config);

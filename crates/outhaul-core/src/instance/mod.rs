@@ -2,8 +2,8 @@
 //!
 //! ```text
 //!            free ──acquired──▶ recovering ──recovered──▶ running ──hand-over or stop──▶ draining ──▶ released
-//!                                   ▲                        │ │                             │
-//!                                   └──── mismatch ──────────┘ └──────── fenced ─────────────┴──▶ forgotten
+//!             ▲                                              │ │                             │
+//!             └────────── let go ◀──────────── mismatch ───────┘ └──────── fenced ─────────────┴──▶ forgotten
 //! ```
 //!
 //! Invariants, checked by the simulator after every run:
@@ -12,6 +12,8 @@
 //!   true with the checkpoint that moves them;
 //! - a lane sends nothing before a checkpoint of this epoch has committed, nothing whose answer could come after the
 //!   lease, and nothing that is settled;
+//! - a lease counts from the beginning of a round that renewed it, never from one that found it acquired: that may have
+//!   been done by an earlier round whose answer was lost;
 //! - a checkpoint that is not answered is asked about until it is known; what it took comes back if it did not commit;
 //! - an owner that is fenced forgets all it held.
 
@@ -242,6 +244,9 @@ struct Owned {
 #[derive(Debug)]
 enum Phase {
     Recovering { under_way: bool, retry_at_us: u64, failures: u32 },
+    /// The database is not as this owner left it, or its epoch was used before. It lets go: whoever acquires the shard
+    /// recovers it under a new epoch, so that no answer to an older command can be taken for one of its own.
+    LetGo,
     Running(Box<Pipeline>),
 }
 
@@ -298,6 +303,10 @@ pub struct Instance {
     jitter: Jitter,
     leases: Cadence,
     report: LeaseReport,
+    /// What the newest lease round was to release.
+    releasing: Vec<(ShardId, Epoch)>,
+    /// The newest epoch and log end of each shard that this process has had: a restored backup can show older ones.
+    had: BTreeMap<ShardId, (Epoch, Position)>,
     poll: Cadence,
     poll_read: Option<(ReadToken, Vec<ShardId>)>,
     poll_wait_us: u64,
@@ -343,6 +352,8 @@ impl Instance {
             shards: BTreeMap::new(),
             leases: Cadence::default(),
             report: LeaseReport::default(),
+            releasing: Vec::new(),
+            had: BTreeMap::new(),
             poll: Cadence::default(),
             poll_read: None,
             rescan: Cadence::default(),
@@ -381,7 +392,7 @@ impl Instance {
                     memory_bytes: p.memory(),
                     lanes: p.lanes().iter().map(crate::lane::Lane::view).collect(),
                 },
-                Phase::Recovering { .. } => ShardView {
+                Phase::Recovering { .. } | Phase::LetGo => ShardView {
                     shard: *shard,
                     epoch: owned.epoch,
                     running: false,
@@ -447,14 +458,14 @@ impl Instance {
     fn pipeline(&mut self, shard: ShardId, epoch: Epoch) -> Option<&mut Pipeline> {
         match &mut self.shards.get_mut(&shard).filter(|o| o.epoch == epoch)?.phase {
             Phase::Running(p) => Some(p),
-            Phase::Recovering { .. } => None,
+            Phase::Recovering { .. } | Phase::LetGo => None,
         }
     }
 
     fn pipelines(&self) -> impl Iterator<Item = (ShardId, &Pipeline)> {
         self.shards.iter().filter_map(|(s, o)| match &o.phase {
             Phase::Running(p) => Some((*s, p.as_ref())),
-            Phase::Recovering { .. } => None,
+            Phase::Recovering { .. } | Phase::LetGo => None,
         })
     }
 

@@ -20,6 +20,7 @@ pub use slot::Slotting;
 
 use crate::config::{DestinationConfig, Jitter, Now};
 use crate::destination::DestinationIndex;
+use crate::faults::{Fault, Faults};
 use crate::instance::Event;
 use crate::message::{Message, Position, ShardId};
 use crate::parked::{ParkedEntry, ParkedState, ParkedWrite};
@@ -69,6 +70,7 @@ pub struct Lane {
     silent_batches: u32,
     last_error: Option<Reason>,
     counts: ParkedCounts,
+    faults: Faults,
 }
 
 /// Parked messages of a lane, by state.
@@ -119,10 +121,10 @@ impl Lane {
         config: DestinationConfig,
         stored: Option<&LaneState>,
         log_end: Position,
-        parked: &[ParkedEntry],
+        faults: Faults,
     ) -> Self {
         let cursor = stored.map_or(log_end, |s| s.cursor.min(log_end));
-        let mut lane = Self {
+        Self {
             shard,
             index,
             cursor,
@@ -145,18 +147,22 @@ impl Lane {
             silent_batches: 0,
             last_error: None,
             counts: ParkedCounts::default(),
+            faults,
             config,
-        };
-        let name = lane.config.name.clone();
+        }
+    }
+
+    /// Learns which messages are parked, before the first one is taken. They come by rising position.
+    pub(crate) fn recover_parked(&mut self, parked: &[ParkedEntry]) {
+        let name = self.config.name.clone();
         for entry in parked.iter().filter(|p| p.destination == name) {
-            lane.count(entry.state, 1);
-            if entry.state != ParkedState::Dead || lane.config.limits.block_key {
+            self.count(entry.state, 1);
+            if entry.state != ParkedState::Dead || self.config.limits.block_key {
                 let key = OrderKey::new(entry.key.as_deref(), entry.position);
                 let entry = BlockEntry { entry: entry.clone(), message: None, stored: true };
-                lane.blocks.entry(key).or_default().entries.push_back(entry);
+                self.blocks.entry(key).or_default().entries.push_back(entry);
             }
         }
-        lane
     }
 
     /// As others may see it.
@@ -220,8 +226,10 @@ impl Lane {
 
     /// What a checkpoint stores of the lane: nothing at or above the log end that it commits.
     pub(crate) fn share(&mut self, log_end: Position) -> LaneShare {
-        let below = |p: Position| p < log_end;
-        let cursor = self.cursor.min(log_end);
+        let faults = self.faults;
+        let below = |p: Position| p < log_end || faults.has(Fault::ReceiptsAboveLogEnd);
+        let reached = if faults.has(Fault::CursorPastUnacknowledged) { self.next } else { self.cursor };
+        let cursor = reached.min(log_end);
         let mut ahead = Runs::new();
         if let Some(last) = log_end.0.checked_sub(1) {
             self.ahead.within(crate::runs::Run { first: cursor.0, last }).for_each(|r| ahead.insert_run(r));
@@ -230,6 +238,7 @@ impl Lane {
         self.receipts = later;
         let (parked, later) = std::mem::take(&mut self.parked).into_iter().partition(|w| below(w.position()));
         self.parked = later;
+        let parked = if faults.has(Fault::ParkedRowNotWritten) { Vec::new() } else { parked };
         if self.receipts.is_empty() && self.parked.is_empty() {
             self.changed_at_us = None;
         }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::slot::{Held, Item};
 use super::{Breaker, Lane, OrderKey, SendBatch};
 use crate::config::{Jitter, Now};
+use crate::faults::Fault;
 use crate::instance::Event;
 use crate::message::{Message, Position};
 use crate::parked::ParkedState;
@@ -89,16 +90,12 @@ impl Lane {
         if !message.destinations.contains(self.index) {
             return self.settle(message.position, now);
         }
-        let key = OrderKey::of(&message);
-        if let Some(block) = self.blocks.get(&key)
-            && block.entries.front().is_some_and(|e| e.entry.position <= message.position)
-        {
-            if block.entries.iter().any(|e| e.entry.position == message.position) {
-                return self.settle(message.position, now);
-            }
-            let reason = Reason::new("OUT-4009", "waits behind a parked message of its key");
-            return self.park(message, ParkedState::Waiting, 0, &reason, 0, now);
+        let block = self.blocks.get(&OrderKey::of(&message));
+        if block.is_some_and(|b| b.entries.iter().any(|e| e.entry.position == message.position)) {
+            return self.settle(message.position, now);
         }
+        let blocked = block.and_then(|b| b.entries.front()).is_some_and(|e| e.entry.position < message.position);
+        // Before all else: it must not be sent either when what blocks its key is gone.
         if let Some(defect) = &message.defect {
             let reason = Reason::new("OUT-4002", defect.to_string());
             events.push(Event::Dead {
@@ -110,6 +107,10 @@ impl Lane {
             // Messages of its key that are in the slot are older: they go first, and what follows waits for this one.
             return self.park(message, ParkedState::Dead, 0, &reason, 0, now);
         }
+        if blocked {
+            let reason = Reason::new("OUT-4009", "waits behind a parked message of its key");
+            return self.park(message, ParkedState::Waiting, 0, &reason, 0, now);
+        }
         self.queued += 1;
         self.queued_bytes += message.weight();
         let slot = self.config.slotting.slot(&message);
@@ -118,10 +119,10 @@ impl Lane {
 
     /// Begins a batch in every slot that has something to send and none under way.
     pub(crate) fn begin_sends(&mut self, now: Now, lease_until_us: u64) -> Vec<SendBatch> {
-        let limit_ms = self.config.limits.send_limit_ms;
-        if now.after_ms(limit_ms) >= lease_until_us {
+        if !self.is_covered(now, lease_until_us) {
             return Vec::new(); // The answer could come when the shard is somebody else's.
         }
+        let limit_ms = self.config.limits.send_limit_ms;
         let mut batches = Vec::new();
         for (id, slot) in &mut self.slots {
             let Some(max) = self.breaker.allows(now, self.in_flight, &self.config.limits) else { break };
@@ -272,6 +273,10 @@ impl Lane {
                 sorted.blocked.insert(key);
             }
         } else {
+            if self.faults.has(Fault::RetryOvertaken) {
+                let alone = OrderKey::Alone(item.message.position);
+                return sorted.held.push((alone, item, now.after_ms(quick_ms)));
+            }
             sorted.stopped.insert(key.clone(), Place::Held);
             sorted.held.push((key, item, now.after_ms(quick_ms)));
         }
@@ -294,18 +299,24 @@ impl Lane {
     /// The first message of a block was not sent after all, for no fault of its own: later, without counting.
     fn postpone_first(&mut self, key: &OrderKey, now: Now, jitter: &mut Jitter) {
         let wait_ms = jitter.backoff_ms(1, self.config.limits.retry_backoff_ms);
-        if let Some(block) = self.blocks.get_mut(key) {
-            block.sending = false;
-            if let Some(first) = block.entries.front_mut() {
-                first.entry.due_at_us = now.wall_us.saturating_add_unsigned(wait_ms.saturating_mul(1_000));
-            }
-        }
+        let Some(block) = self.blocks.get_mut(key) else { return };
+        block.sending = false;
+        let Some(first) = block.entries.front_mut() else { return };
+        // One that only waited for its turn has a time of its own from here on.
+        let before = std::mem::replace(&mut first.entry.state, ParkedState::Retrying);
+        first.entry.due_at_us = now.wall_us.saturating_add_unsigned(wait_ms.saturating_mul(1_000));
+        self.count(before, -1);
+        self.count(ParkedState::Retrying, 1);
     }
 
     fn put_back(&mut self, slot_id: u32, front: Vec<Item>, held: Vec<(OrderKey, Item, u64)>, now: Now) {
         let Some(slot) = self.slots.get_mut(&slot_id) else { return };
         for item in front.into_iter().rev() {
-            slot.queue.push_front(item);
+            // A batch may have taken only some of a key's held messages: those left are younger.
+            match slot.held.get_mut(&OrderKey::of(&item.message)) {
+                Some(younger) => younger.items.push_front(item),
+                None => slot.queue.push_front(item),
+            }
         }
         // What is held already of a key is younger than what comes back of it.
         let mut returned: HashMap<OrderKey, Held> = HashMap::new();
@@ -380,13 +391,16 @@ impl Lane {
         let read = messages.is_some();
         let mut by_position: HashMap<Position, Arc<Message>> =
             messages.into_iter().flatten().map(|m| (m.position, m)).collect();
-        let keys: Vec<OrderKey> = self
+        let mut keys: Vec<(Position, OrderKey)> = self
             .blocks
             .iter()
-            .filter(|(_, b)| b.reading && b.entries.front().is_some_and(|e| asked.contains(&e.entry.position)))
-            .map(|(k, _)| k.clone())
+            .filter(|(_, b)| b.reading)
+            .filter_map(|(k, b)| Some((b.entries.front()?.entry.position, k.clone())))
+            .filter(|(position, _)| asked.contains(position))
             .collect();
-        for key in keys {
+        // By position, so that a run from a seed does not depend on the order of a hash map.
+        keys.sort_by_key(|(position, _)| *position);
+        for (_, key) in keys {
             let Some(block) = self.blocks.get_mut(&key) else { continue };
             block.reading = false;
             let Some(first) = block.entries.front_mut() else { continue };
@@ -397,10 +411,7 @@ impl Lane {
                     self.count(state, -1);
                     self.drop_first(&key);
                 }
-                None => {
-                    first.entry.state = ParkedState::Retrying;
-                    self.postpone_first(&key, now, jitter);
-                }
+                None => self.postpone_first(&key, now, jitter),
             }
         }
     }
@@ -417,23 +428,33 @@ impl Lane {
         }
     }
 
-    /// When the lane has something to do by itself, microseconds of the monotonic clock.
-    pub(crate) fn deadline_us(&self, now: Now) -> Option<u64> {
-        let breaker = match self.breaker {
-            Breaker::Open { until_us, .. } => Some(until_us),
-            _ => None,
-        };
-        let retries = self.slots.values().filter(|s| !s.is_under_way()).filter_map(super::slot::Slot::next_retry_us);
+    /// When the lane has something to do by itself, microseconds of the monotonic clock. What waits for an answer, or
+    /// for the lease to be renewed, is left out: both come as an input.
+    pub(crate) fn deadline_us(&self, now: Now, lease_until_us: u64) -> Option<u64> {
+        let log = (self.log_retry_at_us > now.mono_us).then_some(self.log_retry_at_us);
         let parked = self
             .blocks
             .values()
             .filter_map(super::block::Block::due_at_us)
             .min()
-            .filter(|_| matches!(self.breaker, Breaker::Closed))
             .map(|at| now.mono_us.saturating_add_signed(at.saturating_sub(now.wall_us).max(0)));
-        let log = (self.log_retry_at_us > now.mono_us).then_some(self.log_retry_at_us);
-        // While the breaker is open nothing else can happen.
-        breaker.or_else(|| retries.chain(parked).chain(log).min())
+        let idle = || self.slots.values().filter(|s| !s.is_under_way());
+        let retries = idle().filter_map(super::slot::Slot::next_retry_us).min();
+        let sends = match self.breaker {
+            _ if !self.is_covered(now, lease_until_us) => None,
+            Breaker::Closed => retries.into_iter().chain(parked).min(),
+            Breaker::Open { until_us, .. } if self.in_flight == 0 => {
+                let ready = idle().any(|s| !s.queue.is_empty()).then_some(until_us);
+                ready.into_iter().chain(retries).chain(parked).min().map(|at| at.max(until_us))
+            }
+            Breaker::Open { .. } | Breaker::Probing { .. } => None,
+        };
+        sends.into_iter().chain(log).min()
+    }
+
+    /// Whether an answer to a send that begins now comes while the shard is still owned.
+    fn is_covered(&self, now: Now, lease_until_us: u64) -> bool {
+        now.after_ms(self.config.limits.send_limit_ms) < lease_until_us || self.faults.has(Fault::LeaseNotChecked)
     }
 }
 

@@ -10,7 +10,7 @@ use outhaul_core::route::{Route, Routes};
 use outhaul_relay::{Destination, Outbox, Stop};
 use outhaul_store::StoreOptions;
 use tokio::io::AsyncReadExt;
-use tokio::process::{Child, Command};
+use tokio::process::{Child, ChildStdin, Command};
 
 use crate::collector::CollectorSink;
 
@@ -25,19 +25,22 @@ const OWNER: &str = "OUTHAUL_CHILD_OWNER";
 /// A running relay process.
 pub struct RelayProcess {
     pub child: Child,
+    /// Closed when this process ends: then the child ends too.
+    _stdin: Option<ChildStdin>,
 }
 
 impl RelayProcess {
     pub fn start(url: &str, collector: std::net::SocketAddr, owner: &str) -> Self {
-        let child = Command::new(std::env::current_exe().unwrap())
+        let mut child = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "child::relay_process", "--nocapture"])
             .envs([(URL, url), (OWNER, owner), (COLLECTOR, &collector.to_string())])
-            .stdin(Stdio::piped()) // Closed when this process ends: then the child ends too.
+            .stdin(Stdio::piped())
             .stdout(Stdio::null())
             .kill_on_drop(true)
             .spawn()
             .unwrap();
-        Self { child }
+        let _stdin = child.stdin.take(); // Waiting for the child would close it.
+        Self { child, _stdin }
     }
 
     /// SIGKILL, and waits until the process is gone.
@@ -94,5 +97,7 @@ fn relay_process() {
             eprintln!("relay: {e}");
             std::process::exit(3);
         }
+        // The thread that waits on the standard input would keep the runtime from ending.
+        std::process::exit(0);
     });
 }

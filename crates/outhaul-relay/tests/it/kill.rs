@@ -24,7 +24,7 @@ async fn killed_relays(flavour: Flavour) {
     let mut writers = Writers::start(flavour, &database.url, 8, ROWS, ROWS as u64 / kills, seed);
     let mut relays = [scene.relay(), scene.relay()];
     for n in 0..kills {
-        tokio::time::sleep(Duration::from_millis(200 + dice.roll(1_200))).await; // A random moment is the point.
+        tokio::time::sleep(Duration::from_millis(400 + dice.roll(1_800))).await; // A random moment is the point.
         let victim = dice.roll(2) as usize;
         relays[victim].kill9().await;
         let open = scene.fault_happened().await;

@@ -27,7 +27,7 @@ async fn s1_s3_s6_bad_destinations(flavour: Flavour) {
     }
     bench.wait("rows leave the hot table although two destinations are bad", |s| s.iter().all(|s| s.hot_rows == 0)).await;
     sinks[0].wait_received(5).await;
-    sinks[1].wait_received(100).await; // More sends than attempts would allow, if silence counted.
+    sinks[1].wait_received(40).await; // Of five keys, the first: more sends than attempts would allow, if silence counted.
     sinks[0].otherwise(Answer::Ok);
     sinks[1].otherwise(Answer::Ok);
     sinks[0].wait_stored(100).await;

@@ -1,1 +1,9 @@
-//! The sinks, and their conformance suite.
+//! The sinks, each against the real thing: the conformance suite, and what is special about it.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+#[cfg(feature = "file")]
+mod file;
+#[cfg(feature = "inbox")]
+mod inbox;
+#[cfg(feature = "file")]
+mod sandbox;

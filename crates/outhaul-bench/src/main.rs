@@ -1,0 +1,64 @@
+//! `outhaul-bench`: every figure beside its floor or rival, in one run on one machine, as a ratio.
+//!
+//! Absolute times say little on a shared machine; the ratios are what documentation quotes.
+
+mod child;
+mod drain;
+mod enqueue;
+mod footprint;
+mod idle;
+mod latency;
+mod measure;
+mod raw;
+
+use clap::{Parser, Subcommand, ValueEnum};
+
+/// A database to measure on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Db {
+    /// MariaDB at OUTHAUL_TEST_MARIADB_URL.
+    Mariadb,
+    /// MySQL 8 at OUTHAUL_TEST_MYSQL_URL.
+    Mysql,
+    /// PostgreSQL at OUTHAUL_TEST_POSTGRES_URL.
+    Postgres,
+    /// A SQLite file in a temporary folder.
+    Sqlite,
+}
+
+/// Outhaul side by side with its floors and rivals. Servers: `eval "$(./dev servers env)"` after `./dev servers start`.
+#[derive(Debug, Parser)]
+#[command(name = "outhaul-bench")]
+struct Arguments {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Debug, Subcommand)]
+enum What {
+    /// Empty a full outbox: floor, Outhaul to a counting sink and to a file, and the way of a hand-made relay.
+    Drain(drain::Arguments),
+    /// Commit to sink at a steady rate: P50, P99, max; CPU and memory of the relay.
+    Latency(latency::Arguments),
+    /// What the INSERT adds to an order transaction.
+    Enqueue(enqueue::Arguments),
+    /// An idle relay: CPU of the relay and of the database, queries per second.
+    Idle(idle::Arguments),
+    /// Rows and bytes written per message, with 1 and 10 lanes, at several rates.
+    Footprint(footprint::Arguments),
+    /// A relay in a process of its own, for the other commands.
+    #[command(hide = true)]
+    Child(child::Arguments),
+}
+
+#[tokio::main(flavor = "multi_thread", worker_threads = 2)]
+async fn main() {
+    match Arguments::parse().what {
+        What::Drain(a) => drain::run(a).await,
+        What::Latency(a) => latency::run(a).await,
+        What::Enqueue(a) => enqueue::run(a).await,
+        What::Idle(a) => idle::run(a).await,
+        What::Footprint(a) => footprint::run(a).await,
+        What::Child(a) => child::run(a).await,
+    }
+}

@@ -1,0 +1,252 @@
+//! The command line.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap_complete::Shell;
+
+use crate::config::Sources;
+
+/// Delivers every row that an application commits to its outbox table: in order per key, at least once, with proof.
+///
+/// Exit codes: 0 done, 1 failed, 2 wrong call or configuration, 3 found something that needs attention.
+/// Data goes to standard output, everything else to standard error.
+#[derive(Debug, Parser)]
+#[command(name = "outhaul", version, long_version = crate::version::long(), max_term_width = 100, propagate_version = false)]
+pub struct Arguments {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+    /// For every command.
+    #[command(flatten)]
+    pub global: Global,
+}
+
+/// Options of every command.
+#[derive(Debug, Args)]
+pub struct Global {
+    /// Print data, and errors, as JSON.
+    #[arg(long, global = true)]
+    pub json: bool,
+    /// Form of the log on standard error.
+    #[arg(long, global = true, value_name = "FORM", default_value = "text")]
+    pub log_format: LogFormat,
+    /// Least level of the log: error, warn, info, debug, trace, or `crate=level` pairs. Default: info for `relay`, warn
+    /// for everything else.
+    #[arg(long, global = true, value_name = "LEVEL")]
+    pub log_level: Option<String>,
+}
+
+/// Form of the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum LogFormat {
+    /// A line for people.
+    Text,
+    /// A JSON object a line.
+    Json,
+}
+
+/// Where the database is named.
+#[derive(Clone, Debug, Args)]
+pub struct Source {
+    /// Configuration file. Default: outhaul.toml in the current folder.
+    #[arg(short, long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Do without a file: the outbox of this database (sqlite:PATH, mysql://…, mariadb://…, postgres://…). `${ENV}` and
+    /// `${file:PATH}` work here too.
+    #[arg(long, value_name = "URL", conflicts_with = "config")]
+    pub db: Option<String>,
+}
+
+impl Source {
+    /// The sources of the configuration.
+    pub fn sources(&self) -> Sources<'_> {
+        Sources { file: self.config.as_deref(), db: self.db.as_deref(), to: &[] }
+    }
+}
+
+/// Which outbox.
+#[derive(Clone, Debug, Args)]
+pub struct Which {
+    /// Name of the outbox, where the configuration has several.
+    #[arg(long, value_name = "NAME")]
+    pub outbox: Option<String>,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Make the tables that are missing, or print their DDL.
+    Init(Init),
+    /// Deliver, until SIGTERM or SIGINT. A second signal stops at once and loses nothing.
+    Relay(Relay),
+    /// Look at the configuration, the databases and the destinations without delivering anything.
+    Validate(Validate),
+    /// Show where every shard and lane stands.
+    Status(Status),
+    /// Store messages from JSON Lines: {"id"?, "topic", "key"?, "headers"?, "payload", "available_at"?}.
+    Enqueue(Enqueue),
+    /// Tell what became of one message.
+    Audit(Audit),
+    /// Delete what is settled and older than the retention, and merge small chunks.
+    Prune(Prune),
+    /// Show what it is for: an order service that is killed again and again, with and without Outhaul. Needs nothing.
+    #[cfg(feature = "sqlite")]
+    Demo(outhaul_demo::Options),
+    /// Explain an error code, or list all.
+    Explain(Explain),
+    /// Print completions for a shell.
+    Completions {
+        /// The shell.
+        shell: Shell,
+    },
+    /// Print docs/configuration.md.
+    #[command(hide = true)]
+    Reference,
+}
+
+/// `init`.
+#[derive(Debug, Args)]
+pub struct Init {
+    #[command(flatten)]
+    pub source: Source,
+    #[command(flatten)]
+    pub which: Which,
+    /// Print the DDL and the GRANTs instead of running anything.
+    #[arg(long)]
+    pub print: bool,
+    /// Number of shards: how many lanes of work several relays can share. Fixed afterwards; SQLite has one.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub shards: u16,
+    /// Type of the payload column.
+    #[arg(long, value_name = "TYPE", default_value = "bytes")]
+    pub payload: Payload,
+    /// What decides the shard of a row.
+    #[arg(long, value_name = "COLUMN", default_value = "key")]
+    pub shard_by: ShardBy,
+}
+
+/// Type of the payload column.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Payload {
+    /// Any bytes.
+    Bytes,
+    /// Text.
+    Text,
+    /// JSON.
+    Json,
+}
+
+/// What decides the shard.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ShardBy {
+    /// msg_key, or id where it is NULL.
+    Key,
+    /// topic.
+    Topic,
+}
+
+/// `relay`.
+#[derive(Debug, Args)]
+pub struct Relay {
+    #[command(flatten)]
+    pub source: Source,
+    /// With --db: where everything is delivered to: file:PATH, stdout:, inbox:URL. May be repeated.
+    #[arg(long, value_name = "TARGET", requires = "db")]
+    pub to: Vec<String>,
+    /// End with exit code 0 once everything that was committed before the start is settled.
+    #[arg(long)]
+    pub until_empty: bool,
+}
+
+/// `validate`.
+#[derive(Debug, Args)]
+pub struct Validate {
+    #[command(flatten)]
+    pub source: Source,
+    /// With --db: destinations to look at, as for `relay`.
+    #[arg(long, value_name = "TARGET", requires = "db")]
+    pub to: Vec<String>,
+}
+
+/// `status`.
+#[derive(Debug, Args)]
+pub struct Status {
+    #[command(flatten)]
+    pub source: Source,
+    #[command(flatten)]
+    pub which: Which,
+}
+
+/// `enqueue`.
+#[derive(Debug, Args)]
+pub struct Enqueue {
+    #[command(flatten)]
+    pub source: Source,
+    #[command(flatten)]
+    pub which: Which,
+    /// Read from this file instead of standard input.
+    #[arg(long, value_name = "FILE")]
+    pub file: Option<PathBuf>,
+    /// Most messages in one transaction.
+    #[arg(long, value_name = "N", default_value_t = 500, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub batch: u32,
+}
+
+/// `audit`.
+#[derive(Debug, Args)]
+pub struct Audit {
+    /// Id of the message.
+    pub id: String,
+    #[command(flatten)]
+    pub source: Source,
+    #[command(flatten)]
+    pub which: Which,
+    /// When it was written, about: 2026-03-01T12:30:00Z. Makes the search quick in a large log. A UUIDv7 says it itself.
+    #[arg(long, value_name = "TIME", value_parser = moment)]
+    pub around: Option<i64>,
+}
+
+/// `prune`.
+#[derive(Debug, Args)]
+pub struct Prune {
+    #[command(flatten)]
+    pub source: Source,
+    #[command(flatten)]
+    pub which: Which,
+    /// Age from which settled messages go: 7d, 12h, 0s. Default: `retention` of the configuration.
+    #[arg(long, value_name = "TIME", value_parser = span)]
+    pub retention: Option<u64>,
+    /// Do one step (one transaction) only. Default: steps until nothing is left to do.
+    #[arg(long)]
+    pub once: bool,
+}
+
+/// `explain`.
+#[derive(Debug, Args)]
+pub struct Explain {
+    /// The code: OUT-1007, or 1007. Without one: a list.
+    pub code: Option<String>,
+}
+
+fn span(text: &str) -> Result<u64, String> {
+    crate::measure::parse_span(text)
+        .ok_or_else(|| "a length of time with its unit is needed, such as 7d, 12h or 0s".into())
+}
+
+fn moment(text: &str) -> Result<i64, String> {
+    crate::timestamp::parse(text)
+        .ok_or_else(|| "a moment with its offset is needed, such as 2026-03-01T12:30:00Z".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_sound() {
+        Arguments::command().debug_assert();
+    }
+}

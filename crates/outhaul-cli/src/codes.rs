@@ -1,0 +1,216 @@
+//! Codes of the command line and the configuration (OUT-3nnn), of the relay's engine and lanes (OUT-4nnn), and the page
+//! of every code of the project. A number is never used again for something else.
+
+use outhaul_sink::SinkCode;
+
+use crate::failure::Blame;
+
+/// One code.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Code {
+    /// `OUT-nnnn`.
+    pub code: &'static str,
+    /// One line on what to do.
+    pub remedy: &'static str,
+    /// Exit code of a command that ends with it.
+    pub blame: Blame,
+}
+
+macro_rules! codes {
+    ($($(#[$doc:meta])* $name:ident = $code:literal, $blame:ident, $remedy:literal;)*) => {
+        $($(#[$doc])* pub static $name: Code = Code { code: $code, remedy: $remedy, blame: Blame::$blame };)*
+        /// All of them, by rising number.
+        pub static CODES: &[&Code] = &[$(&$name),*];
+    };
+}
+
+codes! {
+    /// The configuration file cannot be read.
+    NO_FILE = "OUT-3001", Usage, "name the file with `-c FILE`, or do without one: `--db URL`";
+    /// The configuration file is not TOML.
+    NOT_TOML = "OUT-3002", Usage, "correct the line";
+    /// A key or section that nobody knows.
+    UNKNOWN_KEY = "OUT-3003", Usage, "correct or remove it; docs/configuration.md lists all keys";
+    /// A key that must be there is not.
+    MISSING_KEY = "OUT-3004", Usage, "add the key";
+    /// A value that its key does not take.
+    BAD_VALUE = "OUT-3005", Usage, "correct the value";
+    /// A variable or file of a `${…}` is not there.
+    UNRESOLVED = "OUT-3006", Usage, "set the variable or make the file readable before the start";
+    /// No database is named.
+    NO_DATABASE = "OUT-3007", Usage, "add an [[outbox]] with its url, or use `--db URL`";
+    /// Two entries have one name.
+    NAME_TWICE = "OUT-3008", Usage, "give each a name of its own";
+    /// A route names a destination that is not there.
+    UNKNOWN_DESTINATION = "OUT-3009", Usage, "correct the name, or add the [[destination]]";
+    /// A lease can run out during a send.
+    LEASE_TOO_SHORT = "OUT-3010", Usage, "raise lease_ttl of [relay] above the longest send_limit, or lower that send_limit";
+    /// More destinations than a relay serves.
+    TOO_MANY_DESTINATIONS = "OUT-3011", Usage, "split them over several relays, each with an outbox of its own";
+    /// Status mode is asked for.
+    STATUS_MODE = "OUT-3012", Usage, "use mode = \"move\" with an outbox table of its own";
+    /// A part that this build does not have is configured.
+    NOT_BUILT = "OUT-3013", Usage, "remove the section, or use a build that has it (`outhaul --version` lists what this one has)";
+    /// `--to` names nothing that can be delivered to.
+    BAD_TARGET = "OUT-3014", Usage, "use file:PATH, stdout: or inbox:URL; other kinds need a configuration file";
+    /// There is nowhere to deliver to.
+    NOWHERE_TO_DELIVER = "OUT-3015", Usage, "add a [[destination]] and a [[route]], or use `--to file:PATH`";
+    /// An override variable names nothing.
+    STRAY_OVERRIDE = "OUT-3016", Usage, "correct or unset the variable; docs/configuration.md says how they are formed";
+    /// It is not clear which outbox is meant.
+    WHICH_OUTBOX = "OUT-3017", Usage, "name one with `--outbox NAME`";
+    /// A destination proves less than is demanded.
+    ACK_TOO_WEAK = "OUT-3018", Failure, "change the destination so that it proves more, or lower require_ack";
+    /// An input line cannot be enqueued.
+    BAD_LINE = "OUT-3019", Failure, "correct the line, then send it and what follows it again";
+    /// Whether a batch was stored is not known.
+    BATCH_UNKNOWN = "OUT-3020", Failure, "send the same lines with their ids again only after `outhaul audit ID` has said that they are not there";
+    /// No message has the id.
+    NOT_FOUND = "OUT-3021", Failure, "check the id; a message older than the retention has been pruned";
+    /// Input or output cannot be used.
+    INPUT_OUTPUT = "OUT-3022", Failure, "check the file, or what reads the other end of the pipe";
+    /// No such code.
+    NO_SUCH_CODE = "OUT-3023", Usage, "run `outhaul explain` without a code for a list";
+    /// The process cannot get what it needs from the system.
+    SYSTEM = "OUT-3024", Failure, "check the limits of the process (threads, open files)";
+    /// A configured check of `validate` found tables missing.
+    TABLES_MISSING = "OUT-3025", Failure, "run `outhaul init`, or hand the DDL that was printed to your DBA";
+    /// The demo did not show what it is there to show.
+    DEMO = "OUT-3026", Failure, "run it again; if it persists, report it with its output";
+    /// A relay that was to end when empty was told to end before.
+    NOT_EMPTY = "OUT-3027", Failure, "run it again: it goes on where it stopped";
+
+    /// A topic that no route names.
+    NO_ROUTE = "OUT-4001", Failure, "add a [[route]] for the topic, then redrive what is parked under `-`";
+    /// A row that cannot be delivered as it stands.
+    ROW_DEFECT = "OUT-4002", Failure, "correct what writes such rows; edit or skip the parked message";
+    /// A send without an answer within the limit.
+    SEND_LIMIT = "OUT-4003", Failure, "look at the destination's load; raise send_limit if it is only slow";
+    /// A message whose attempts are used up.
+    ATTEMPTS_USED_UP = "OUT-4004", Failure, "remove the cause that the reason names, then redrive the message";
+    /// A stop that did not finish draining in time.
+    SHUTDOWN_LIMIT = "OUT-4005", Failure, "nothing is lost; raise shutdown_limit if a few repeated messages matter";
+    /// A lease that went to another owner.
+    LEASE_LOST = "OUT-4006", Failure, "nothing to do; if it repeats, look for pauses of the process or the database, or raise lease_ttl";
+    /// A database that is not as the owner left it.
+    CHECKPOINT_MISMATCH = "OUT-4007", Failure, "nothing to do after a TRUNCATE or a restore; otherwise look for what else writes Outhaul's tables";
+    /// Another shard count than the relay works with.
+    SHARD_COUNT = "OUT-4008", Failure, "restart the relay; if tables were made anew with another count, stop every relay first";
+    /// A message behind a parked one of its key.
+    BEHIND_PARKED = "OUT-4009", Failure, "settle the parked message before it; this one follows by itself";
+    /// A lease shorter than a send, as the engine sees it.
+    LEASE_BELOW_SEND = "OUT-4010", Failure, "raise lease_ttl above the longest send_limit";
+    /// A log that is shorter than it was.
+    LOG_WENT_BACK = "OUT-4011", Failure, "nothing to do: rows are delivered again under their ids; consumers recognise them";
+    /// Positions that the log does not have.
+    LOG_GAP = "OUT-4012", Failure, "find what deleted rows of outbox_log; restore them from a backup if they are needed";
+    /// An id that was written twice.
+    REPEATED_ID = "OUT-4013", Failure, "give each message an id of its own, or leave the id to the database";
+    /// A part of the relay that ended without an answer.
+    TASK_LOST = "OUT-4014", Failure, "report it with the log; the relay goes on";
+}
+
+/// One line on what to do about a code of a destination or of this table.
+pub fn remedy(code: &str) -> Option<&'static str> {
+    let of_sink = SinkCode::ALL.iter().find(|c| c.code() == code).map(|c| c.remedy());
+    of_sink.or_else(|| CODES.iter().find(|c| c.code == code).map(|c| c.remedy))
+}
+
+macro_rules! pages {
+    ($($number:literal)*) => {
+        /// Code and page of every code, by rising number.
+        pub static PAGES: &[(&str, &str)] = &[
+            $((concat!("OUT-", $number), include_str!(concat!("../../../docs/errors/OUT-", $number, ".md")))),*
+        ];
+    };
+}
+
+pages! {
+    "1001" "1002" "1003" "1004" "1005" "1006" "1007" "1008" "1009" "1010" "1011" "1012" "1013" "1014" "1015"
+    "2001" "2002" "2003" "2004" "2005" "2006" "2007" "2008" "2009" "2010" "2011" "2012" "2013" "2020" "2021" "2022"
+    "3001" "3002" "3003" "3004" "3005" "3006" "3007" "3008" "3009" "3010" "3011" "3012" "3013" "3014" "3015" "3016"
+    "3017" "3018" "3019" "3020" "3021" "3022" "3023" "3024" "3025" "3026" "3027"
+    "4001" "4002" "4003" "4004" "4005" "4006" "4007" "4008" "4009" "4010" "4011" "4012" "4013"
+    "4014"
+}
+
+/// The title of a page: its first line, without the mark of a heading.
+pub fn title(page: &str) -> &str {
+    page.lines().next().unwrap_or_default().trim_start_matches(['#', ' '])
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::path::{Path, PathBuf};
+
+    use outhaul_store::StoreErrorKind;
+
+    use super::*;
+
+    fn root() -> PathBuf {
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+    }
+
+    fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
+        for entry in std::fs::read_dir(folder).unwrap().map(|e| e.unwrap().path()) {
+            if entry.is_dir() {
+                sources(&entry, found);
+            } else if entry.extension().is_some_and(|e| e == "rs") {
+                found.push(entry);
+            }
+        }
+    }
+
+    fn codes_in(text: &str) -> impl Iterator<Item = &str> {
+        text.match_indices("\"OUT-").filter_map(|(at, _)| {
+            let code = text.get(at + 1..at + 9)?;
+            code.bytes().skip(4).all(|b| b.is_ascii_digit()).then_some(code)
+        })
+    }
+
+    #[test]
+    fn every_code_in_the_sources_has_a_page() {
+        let mut files = vec![];
+        for krate in std::fs::read_dir(root().join("crates")).unwrap().map(|e| e.unwrap().path().join("src")) {
+            // Test kit and benches have codes that nobody else meets.
+            if krate.is_dir() && !["outhaul-testkit/src", "outhaul-bench/src"].iter().any(|end| krate.ends_with(end)) {
+                sources(&krate, &mut files);
+            }
+        }
+        let pages: BTreeSet<&str> = PAGES.iter().map(|(code, _)| *code).collect();
+        assert!(files.len() > 30);
+        for file in files {
+            let text = std::fs::read_to_string(&file).unwrap();
+            for code in codes_in(&text).filter(|c| !c.starts_with("OUT-9")) {
+                assert!(pages.contains(code), "{code} of {} has no page in docs/errors", file.display());
+            }
+        }
+    }
+
+    #[test]
+    fn pages_and_files_are_the_same_and_say_all_three_things() {
+        let listed: BTreeSet<String> = PAGES.iter().map(|(code, _)| format!("{code}.md")).collect();
+        let files: BTreeSet<String> = std::fs::read_dir(root().join("docs/errors"))
+            .unwrap()
+            .map(|e| e.unwrap().file_name().into_string().unwrap())
+            .collect();
+        assert_eq!(listed, files);
+        assert!(PAGES.windows(2).all(|w| w[0].0 < w[1].0));
+        for (code, page) in PAGES {
+            assert!(page.starts_with(&format!("# {code} ")), "{code}");
+            for part in ["## What happened", "## What it means for the data", "## What to do"] {
+                assert!(page.contains(part), "{code}: {part}");
+            }
+            assert!(page.lines().all(|l| l.chars().count() <= 120), "{code}: a line is too long");
+        }
+    }
+
+    #[test]
+    fn codes_rise() {
+        assert!(CODES.windows(2).all(|w| w[0].code < w[1].code));
+        assert_eq!(StoreErrorKind::Unavailable.code(), "OUT-1001");
+        assert!(SinkCode::ALL.iter().all(|c| remedy(c.code()) == Some(c.remedy())));
+        assert!(remedy("OUT-9999").is_none());
+    }
+}

@@ -1,0 +1,281 @@
+//! `outhaul audit ID`: what became of one message.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use outhaul_core::chunk::DestinationNames;
+use outhaul_core::message::Message;
+use outhaul_core::parked::ParkedEntry;
+use outhaul_core::receipt::Receipt;
+use outhaul_store::{Store, StoreError};
+use serde::Serialize;
+
+use super::locate::{Place, locate};
+use super::{chosen, of_outbox, open};
+use crate::arguments::Audit;
+use crate::codes;
+use crate::failure::{Exit, Failure, Outcome};
+use crate::timestamp::{format_us, same_day, time_of_day};
+use crate::{config, output};
+
+#[derive(Debug, Serialize)]
+struct Report {
+    id: String,
+    topic: String,
+    key: Option<String>,
+    created_at: String,
+    moved_at: Option<String>,
+    shard: u16,
+    position: Option<u64>,
+    deliveries: Vec<Delivery>,
+    #[serde(skip)]
+    times_us: (i64, Option<i64>),
+}
+
+#[derive(Debug, Serialize)]
+struct Delivery {
+    destination: String,
+    state: &'static str,
+    sent_at: Option<String>,
+    ack_level: Option<&'static str>,
+    receipt: Option<String>,
+    attempts: u32,
+    reason: Option<String>,
+    #[serde(skip)]
+    sent_at_us: i64,
+}
+
+/// Tells what became of a message; one object or line for each message of the id. Exit code 3 if a destination has it
+/// among its dead.
+///
+/// # Errors
+/// No message has the id; a database's, or the configuration's.
+pub async fn run(a: &Audit, json: bool) -> Outcome {
+    let config = config::load(a.source.sources())?;
+    let mut dead = false;
+    let mut found = 0usize;
+    for outbox in chosen(&config, a.which.outbox.as_deref())? {
+        let store = open(outbox).await?;
+        let reports = Box::pin(reports(&store, a)).await.map_err(|e| of_outbox(e.into(), outbox));
+        store.close().await;
+        for report in reports? {
+            found += 1;
+            dead |= report.deliveries.iter().any(|d| d.state == "dead");
+            if json {
+                output::json(&report)?;
+            } else {
+                output::line(sentence(&report))?;
+            }
+        }
+    }
+    if found == 0 {
+        return Err(Failure::new(&codes::NOT_FOUND, format!("no message has the id {:?}", a.id)).into());
+    }
+    if found > 1 {
+        tracing::warn!(found, "several messages have this id");
+    }
+    Ok(if dead { Exit::Attention } else { Exit::Fine })
+}
+
+async fn reports(store: &Arc<dyn Store>, a: &Audit) -> Result<Vec<Report>, StoreError> {
+    let mut reports = vec![];
+    for place in locate(store, &a.id, a.around).await? {
+        reports.push(match place {
+            Place::Hot(row) => Report {
+                id: row.id,
+                topic: row.topic,
+                key: row.key,
+                created_at: format_us(row.created_at_us),
+                moved_at: None,
+                shard: row.shard.0,
+                position: None,
+                deliveries: vec![],
+                times_us: (row.created_at_us, None),
+            },
+            Place::Logged { message, destinations, moved_at_us } => Report {
+                deliveries: deliveries(store, &message, &destinations).await?,
+                id: message.id,
+                topic: message.topic,
+                key: message.key,
+                created_at: format_us(message.created_at_us),
+                moved_at: Some(format_us(moved_at_us)),
+                shard: message.shard.0,
+                position: Some(message.position.0),
+                times_us: (message.created_at_us, Some(moved_at_us)),
+            },
+        });
+    }
+    Ok(reports)
+}
+
+/// What each destination has of a message: those of its route first, then any other that says something of it.
+async fn deliveries(store: &Arc<dyn Store>, m: &Message, names: &[String]) -> Result<Vec<Delivery>, StoreError> {
+    let parked = store.parked_of(m.shard, m.position).await?;
+    let mut receipts: BTreeMap<String, Receipt> = BTreeMap::new();
+    for (lane, of_lane) in store.receipts_of(m.shard, m.position).await?.into_iter().flat_map(|row| row.lanes) {
+        for r in of_lane.into_iter().filter(|r| r.position == m.position) {
+            // Sent more than once: the newest answer counts.
+            let newest = receipts.entry(lane.destination.clone()).or_insert_with(|| r.receipt.clone());
+            if r.receipt.sent_at_us > newest.sent_at_us {
+                *newest = r.receipt;
+            }
+        }
+    }
+    let lanes = store.recover(m.shard).await?.lanes.lanes;
+    let mut all: Vec<String> = m.destinations.iter().map(|d| names.name(d).to_owned()).collect();
+    all.extend(receipts.keys().cloned());
+    all.extend(parked.iter().map(|p| p.destination.clone()));
+    let mut seen = std::collections::BTreeSet::new();
+    all.retain(|name| seen.insert(name.clone()));
+    Ok(all
+        .into_iter()
+        .map(|name| {
+            let entry = parked.iter().find(|p| p.destination == name);
+            let lane = lanes.iter().map(|(state, _)| state).find(|s| s.destination == name);
+            let settled = lane.is_some_and(|s| m.position < s.cursor || s.ahead.contains(m.position.0));
+            delivery(name.clone(), receipts.get(&name), entry, settled)
+        })
+        .collect())
+}
+
+fn delivery(destination: String, receipt: Option<&Receipt>, parked: Option<&ParkedEntry>, settled: bool) -> Delivery {
+    let mut d = Delivery {
+        destination,
+        state: if settled { "settled" } else { "pending" },
+        sent_at: None,
+        ack_level: None,
+        receipt: None,
+        attempts: 0,
+        reason: None,
+        sent_at_us: 0,
+    };
+    if let Some(p) = parked {
+        d.state = p.state.as_str();
+        d.attempts = p.attempts;
+        d.reason = Some(format!("{} {}", p.error_code, p.error_text).trim().to_owned()).filter(|r| !r.is_empty());
+    }
+    if let Some(r) = receipt {
+        // A row that is still parked is a later try: an operator's, or after a broker forgot.
+        if parked.is_none() {
+            d.state = "delivered";
+        }
+        d.sent_at = Some(format_us(r.sent_at_us));
+        d.sent_at_us = r.sent_at_us;
+        d.ack_level = Some(r.level.as_str());
+        d.receipt = Some(r.detail.clone()).filter(|text| !text.is_empty());
+        d.attempts = d.attempts.max(r.attempts);
+    }
+    d
+}
+
+/// One line that can be read aloud.
+fn sentence(r: &Report) -> String {
+    let day =
+        |us: i64| format!("{} UTC", format_us(us).replace('T', " ").trim_end_matches("000Z").trim_end_matches('Z'));
+    let (created, moved) = r.times_us;
+    // Times of the same day need not say it again.
+    let after =
+        |us: i64| if same_day(created, us) { format!("at {}", time_of_day(us)) } else { format!("on {}", day(us)) };
+    let key = r.key.as_ref().map(|k| format!(" with key {k}")).unwrap_or_default();
+    let mut line = format!("{} of topic {}{key} was written on {}", r.id, r.topic, day(created));
+    let (Some(moved), Some(position)) = (moved, r.position) else {
+        line.push_str(&format!(", is in the outbox table (shard {}) and waits for the relay", r.shard));
+        return line;
+    };
+    line.push_str(&format!(" and moved {} as number {position} of shard {}", after(moved), r.shard));
+    for d in &r.deliveries {
+        let times = |n: u32| if n == 1 { "1 attempt".to_owned() } else { format!("{n} attempts") };
+        let why = d.reason.as_ref().map(|r| format!(": {r}")).unwrap_or_default();
+        line.push_str(&format!("; {} ", d.destination));
+        line.push_str(&match d.state {
+            "delivered" => {
+                let level = d.ack_level.map(|l| format!(", level {l}")).unwrap_or_default();
+                let receipt = d.receipt.as_ref().map(|t| format!(", receipt {t}")).unwrap_or_default();
+                format!(
+                    "has it since {} after {}{level}{receipt}",
+                    after(d.sent_at_us).trim_start_matches("at ").trim_start_matches("on "),
+                    times(d.attempts)
+                )
+            }
+            "settled" => "has settled it, its receipt has been pruned".to_owned(),
+            "pending" => "does not have it yet".to_owned(),
+            "retrying" => format!("will be tried again after {}{why}", times(d.attempts)),
+            "waiting" => "waits behind an earlier message of its key".to_owned() + &why,
+            _ => format!("has given up after {}{why}", times(d.attempts)),
+        });
+    }
+    if r.deliveries.is_empty() {
+        line.push_str("; no destination was to get it");
+    }
+    line
+}
+
+#[cfg(test)]
+mod tests {
+    use outhaul_core::message::{Position, ShardId};
+    use outhaul_core::parked::ParkedState;
+    use outhaul_core::receipt::AckLevel;
+
+    use super::*;
+
+    fn parked(state: ParkedState) -> ParkedEntry {
+        ParkedEntry {
+            destination: "points".into(),
+            shard: ShardId(0),
+            position: Position(4),
+            key: Some("k".into()),
+            state,
+            attempts: 10,
+            due_at_us: 0,
+            error_code: "OUT-4004".into(),
+            error_text: "no answer".into(),
+            first_failed_at_us: 0,
+            last_failed_at_us: 0,
+        }
+    }
+
+    #[test]
+    fn states() {
+        let receipt = Receipt { sent_at_us: 5, level: AckLevel::Flushed, attempts: 2, detail: "offset 7".into() };
+        fn of(r: Option<&Receipt>, p: Option<&ParkedEntry>, settled: bool) -> &'static str {
+            delivery("points".into(), r, p, settled).state
+        }
+        assert_eq!(of(None, None, false), "pending");
+        assert_eq!(of(None, None, true), "settled");
+        assert_eq!(of(Some(&receipt), None, true), "delivered");
+        assert_eq!(of(None, Some(&parked(ParkedState::Waiting)), true), "waiting");
+        assert_eq!(of(Some(&receipt), Some(&parked(ParkedState::Dead)), true), "dead");
+    }
+
+    #[test]
+    fn a_line_to_read_aloud() {
+        let receipt = Receipt {
+            sent_at_us: 1_772_368_205_104_000,
+            level: AckLevel::Flushed,
+            attempts: 1,
+            detail: "offset 7".into(),
+        };
+        let mut report = Report {
+            id: "m1".into(),
+            topic: "order-created".into(),
+            key: Some("42".into()),
+            created_at: String::new(),
+            moved_at: None,
+            shard: 0,
+            position: Some(17),
+            deliveries: vec![
+                delivery("trail".into(), Some(&receipt), None, true),
+                delivery("points".into(), None, Some(&parked(ParkedState::Dead)), true),
+            ],
+            times_us: (1_772_368_205_000_000, Some(1_772_368_205_103_000)),
+        };
+        assert_eq!(
+            sentence(&report),
+            "m1 of topic order-created with key 42 was written on 2026-03-01 12:30:05.000 UTC and moved at 12:30:05.103 as \
+             number 17 of shard 0; trail has it since 12:30:05.104 after 1 attempt, level flushed, receipt offset 7; points has \
+             given up after 10 attempts: OUT-4004 no answer"
+        );
+        report.times_us.1 = None;
+        assert!(sentence(&report).ends_with("is in the outbox table (shard 0) and waits for the relay"));
+    }
+}

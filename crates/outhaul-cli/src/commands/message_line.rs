@@ -1,0 +1,139 @@
+//! One line of `outhaul enqueue`: a JSON object that describes a message.
+
+use std::collections::BTreeMap;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
+use outhaul_core::message::parse_headers;
+use outhaul_sink::settings::suggest;
+use outhaul_store::NewRow;
+use serde_json::value::RawValue;
+
+use crate::timestamp;
+
+const KEYS: [&str; 7] = ["id", "topic", "key", "headers", "payload", "payload_base64", "available_at"];
+
+/// Reads a line. The payload is stored as it stands, the very characters of its JSON; `payload_base64` is for bytes
+/// that are not JSON. Without an id it gets a UUIDv7, whose time makes `audit` quick.
+///
+/// # Errors
+/// One line of what is wrong, without any value of the message.
+pub fn read(line: &[u8], limit_bytes: u64) -> Result<NewRow, String> {
+    let text = std::str::from_utf8(line).map_err(|e| format!("it is not UTF-8 (byte {})", e.valid_up_to() + 1))?;
+    let mut fields: BTreeMap<String, &RawValue> = serde_json::from_str(text).map_err(|e| {
+        if e.is_data() {
+            "it is not a JSON object".to_owned()
+        } else {
+            format!("it is not JSON (column {})", e.column())
+        }
+    })?;
+    if let Some(unknown) = fields.keys().find(|k| !KEYS.contains(&k.as_str())) {
+        let near = suggest(unknown, KEYS).map(|n| format!("; did you mean {n}?")).unwrap_or_default();
+        return Err(format!("there is no key {unknown:?}{near}"));
+    }
+    let payload = match (fields.remove("payload"), fields.remove("payload_base64")) {
+        (Some(json), None) => Bytes::copy_from_slice(json.get().as_bytes()),
+        (None, Some(base64)) => {
+            let text: String = text_of("payload_base64", base64)?;
+            STANDARD.decode(text).map(Bytes::from).map_err(|_| "payload_base64 is not base64".to_owned())?
+        }
+        (None, None) => return Err("it has no payload".into()),
+        (Some(_), Some(_)) => return Err("it has both payload and payload_base64".into()),
+    };
+    if payload.len() as u64 > limit_bytes {
+        return Err(format!("the payload has {} bytes, max_message_bytes is {limit_bytes}", payload.len()));
+    }
+    let mut short = |name: &str, most: usize| -> Result<Option<String>, String> {
+        let Some(text) = optional(name, &mut fields)? else { return Ok(None) };
+        if text.is_empty() {
+            return Err(format!("{name} is empty"));
+        }
+        if text.len() > most {
+            return Err(format!("{name} has {} bytes, it may have {most}", text.len()));
+        }
+        Ok(Some(text))
+    };
+    let (id, topic, key) = (short("id", 64)?, short("topic", 255)?, short("key", 255)?);
+    let headers = fields.remove("headers").map(RawValue::get).filter(|h| *h != "null");
+    if let Some(headers) = headers {
+        parse_headers(headers).map_err(|why| format!("headers: {why}"))?;
+    }
+    let available_at_us = optional("available_at", &mut fields)?
+        .map(|at| {
+            timestamp::parse(&at).ok_or("available_at is not a moment with its offset, such as 2026-03-01T12:30:00Z")
+        })
+        .transpose()?;
+    Ok(NewRow {
+        id: Some(id.unwrap_or_else(|| uuid::Uuid::now_v7().to_string())),
+        topic: topic.ok_or("it has no topic")?,
+        key,
+        headers: headers.map(str::to_owned),
+        payload,
+        available_at_us,
+    })
+}
+
+/// A text; None where it is missing or null.
+fn optional(name: &str, fields: &mut BTreeMap<String, &RawValue>) -> Result<Option<String>, String> {
+    match fields.remove(name) {
+        None => Ok(None),
+        Some(raw) if raw.get() == "null" => Ok(None),
+        Some(raw) => text_of(name, raw).map(Some),
+    }
+}
+
+fn text_of(name: &str, raw: &RawValue) -> Result<String, String> {
+    serde_json::from_str(raw.get()).map_err(|_| format!("{name} is not a text"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(line: &str) -> String {
+        read(line.as_bytes(), 100).unwrap_err()
+    }
+
+    #[test]
+    fn a_line() {
+        let row = read(
+            br#"{"id":"a","topic":"t","key":null,"headers":{"h":"1"},"payload":{"b": 1.50},"available_at":"2026-03-01T12:30:05Z"}"#,
+            100,
+        )
+        .unwrap();
+        assert_eq!((row.id.as_deref(), row.topic.as_str(), row.key), (Some("a"), "t", None));
+        assert_eq!((row.headers.as_deref(), &row.payload[..]), (Some(r#"{"h":"1"}"#), &br#"{"b": 1.50}"#[..]));
+        assert_eq!(row.available_at_us, Some(1_772_368_205_000_000));
+        let row = read(br#"{"topic":"t","payload_base64":"AP8="}"#, 100).unwrap();
+        assert_eq!(&row.payload[..], [0, 255]);
+        assert_eq!(uuid::Uuid::parse_str(&row.id.unwrap()).unwrap().get_version_num(), 7);
+    }
+
+    #[test]
+    fn what_is_wrong_without_showing_values() {
+        for (line, why) in [
+            ("[]", "not a JSON object"),
+            ("{", "not JSON (column"),
+            (r#"{"topic":"t"}"#, "no payload"),
+            (r#"{"payload":1}"#, "no topic"),
+            (r#"{"topic":"","payload":1}"#, "topic is empty"),
+            (r#"{"topic":5,"payload":1}"#, "topic is not a text"),
+            (r#"{"topic":"t","payload":1,"hedaers":{}}"#, "did you mean headers?"),
+            (r#"{"topic":"t","payload":1,"headers":{"a":5}}"#, "not a string"),
+            (r#"{"topic":"t","payload":1,"payload_base64":"AA=="}"#, "both"),
+            (r#"{"topic":"t","payload_base64":"s3cret!"}"#, "not base64"),
+            (r#"{"topic":"t","payload":1,"available_at":"s3cret"}"#, "available_at is not"),
+        ] {
+            let said = refused(line);
+            assert!(said.contains(why) && !said.contains("s3cret"), "{line}: {said}");
+        }
+        assert!(
+            refused(&format!(r#"{{"topic":"t","payload":"{}"}}"#, "x".repeat(99))).contains("max_message_bytes is 100")
+        );
+        assert!(
+            refused(&format!(r#"{{"id":"{}","topic":"t","payload":1}}"#, "x".repeat(65))).contains("it may have 64")
+        );
+        assert!(read(b"{\"topic\":\"\xff\"}", 9).unwrap_err().contains("not UTF-8"));
+    }
+}

@@ -1,0 +1,84 @@
+//! The subcommands, one file each.
+
+mod audit;
+#[cfg(feature = "sqlite")]
+mod demo;
+mod enqueue;
+mod explain;
+mod init;
+mod locate;
+mod message_line;
+mod prune;
+mod relay;
+mod shared_sink;
+mod status;
+mod validate;
+
+use std::sync::Arc;
+
+use clap::CommandFactory;
+use outhaul_store::Store;
+
+use crate::arguments::{Arguments, Command};
+use crate::config::{Config, Outbox};
+use crate::failure::{Exit, Failure, Outcome};
+use crate::{config, output};
+
+/// Runs what the command line says.
+///
+/// # Errors
+/// Why it was not done.
+pub async fn run(arguments: &Arguments) -> Outcome {
+    let json = arguments.global.json;
+    match &arguments.command {
+        Command::Init(a) => init::run(a, json).await,
+        Command::Relay(a) => Box::pin(relay::run(a)).await,
+        Command::Validate(a) => Box::pin(validate::run(a, json)).await,
+        Command::Status(a) => status::run(a, json).await,
+        Command::Enqueue(a) => Box::pin(enqueue::run(a, json)).await,
+        Command::Audit(a) => Box::pin(audit::run(a, json)).await,
+        Command::Prune(a) => prune::run(a, json).await,
+        Command::Explain(a) => explain::run(a, json),
+        Command::Completions { shell } => completions(*shell),
+        Command::Reference => {
+            output::lines(config::reference::page().lines())?;
+            Ok(Exit::Fine)
+        }
+        #[cfg(feature = "sqlite")]
+        Command::Demo(a) => Box::pin(demo::run(a, json)).await,
+    }
+}
+
+fn completions(shell: clap_complete::Shell) -> Outcome {
+    let mut script = vec![];
+    clap_complete::generate(shell, &mut Arguments::command(), "outhaul", &mut script);
+    output::lines(String::from_utf8_lossy(&script).lines())?;
+    Ok(Exit::Fine)
+}
+
+/// Opens the database of an outbox.
+async fn open(outbox: &Outbox) -> Result<Arc<dyn Store>, Failure> {
+    outhaul_store::open(outbox.store.clone()).await.map_err(|e| of_outbox(e.into(), outbox))
+}
+
+/// A failure with the outbox's name in front.
+fn of_outbox(failure: Failure, outbox: &Outbox) -> Failure {
+    failure.while_doing(format_args!("outbox {}", outbox.name))
+}
+
+/// The outboxes that a command is about: all, or the one that was named.
+fn chosen<'a>(config: &'a Config, name: Option<&str>) -> Result<Vec<&'a Outbox>, Failure> {
+    if name.is_some() { config.outbox(name).map(|o| vec![o]) } else { Ok(config.outboxes.iter().collect()) }
+}
+
+/// A name of this process for leases that it takes: not that of any other process, also a restarted one.
+fn owner(instance: Option<&str>) -> String {
+    let instance = instance.map_or_else(host, str::to_owned);
+    let process = uuid::Uuid::new_v4().simple().to_string();
+    format!("{instance}#{}-{}", std::process::id(), process.get(..6).unwrap_or_default())
+}
+
+fn host() -> String {
+    let named = std::fs::read_to_string("/proc/sys/kernel/hostname").ok().or_else(|| std::env::var("HOSTNAME").ok());
+    named.map(|n| n.trim().to_owned()).filter(|n| !n.is_empty()).unwrap_or_else(|| "outhaul".into())
+}

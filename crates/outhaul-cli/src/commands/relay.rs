@@ -1,0 +1,253 @@
+//! `outhaul relay`: deliver, until told to stop.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use outhaul_relay::{Delivered, Maintenance, RelayError, Stop};
+use outhaul_store::Store;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+use super::shared_sink::SharedSink;
+use super::{of_outbox, owner, validate};
+use crate::arguments::Relay;
+use crate::config::{Config, Outbox, Sources};
+use crate::failure::{Blame, Exit, Failure, Failures, Outcome};
+use crate::{codes, config, version};
+
+/// Waits between tries to open a database that does not answer.
+const OPEN_BACKOFF: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(5));
+/// Tries with `--until-empty`: a script wants an answer.
+const SCRIPT_TRIES: u32 = 5;
+
+/// Runs the relay.
+///
+/// # Errors
+/// It cannot start as configured, or ended before it was told to. A drain that was cut off is a failure, though nothing
+/// is lost by it.
+pub async fn run(a: &Relay) -> Outcome {
+    let config = config::load(Sources { to: &a.to, ..a.source.sources() })?;
+    if config.destinations.is_empty() || config.routes.is_empty() {
+        let what =
+            if config.destinations.is_empty() { "no destination is configured" } else { "no route is configured" };
+        return Err(Failure::new(&codes::NOWHERE_TO_DELIVER, what).into());
+    }
+    let sinks = sinks(&config).await?;
+    let stop = Stop::new();
+    let told = Arc::new(watch::Sender::new(false));
+    watch_signals(stop.clone(), told.clone())?;
+    let names = |list: &mut dyn Iterator<Item = &str>| list.collect::<Vec<_>>().join(" ");
+    tracing::info!(
+        version = version::SHORT,
+        outboxes = names(&mut config.outboxes.iter().map(|o| o.name.as_str())),
+        destinations = names(&mut config.destinations.iter().map(|d| d.name.as_str())),
+        "relay starts"
+    );
+    // One run for each outbox: a database that is down does not keep the others from starting.
+    let owner = owner(config.relay.instance.as_deref());
+    let mut runs = JoinSet::new();
+    for outbox in &config.outboxes {
+        let (config, outbox, destinations) = (config.clone(), outbox.clone(), destinations(&config, &sinks));
+        let (owner, stop, mut told, until_empty) = (owner.clone(), stop.clone(), told.subscribe(), a.until_empty);
+        runs.spawn(
+            async move { Box::pin(one(&config, &outbox, destinations, owner, &stop, &mut told, until_empty)).await },
+        );
+    }
+    let failures = wait_for_all(&mut runs, || {
+        told.send_replace(true);
+        stop.drain();
+    })
+    .await;
+    for sink in &sinks {
+        sink.finish().await;
+    }
+    if !failures.is_empty() {
+        return Err(Failures(failures));
+    }
+    if a.until_empty && *told.borrow() {
+        return Err(Failure::new(&codes::NOT_EMPTY, "stopped by a signal before the outbox was empty").into());
+    }
+    tracing::info!("relay has stopped");
+    Ok(Exit::Fine)
+}
+
+/// Waits for the runs of all outboxes. When one fails, the others are told to end too.
+async fn wait_for_all(runs: &mut JoinSet<Result<Vec<(String, Delivered)>, Failure>>, end: impl Fn()) -> Vec<Failure> {
+    let mut failures = vec![];
+    while let Some(ended) = runs.join_next().await {
+        let failure = match ended {
+            Ok(Ok(all)) => {
+                for (outbox, Delivered { destination, delivered, failed }) in all {
+                    tracing::info!(outbox, destination, delivered, failed, "delivered");
+                }
+                continue;
+            }
+            Ok(Err(failure)) => failure,
+            Err(e) => Failure::new(&codes::TASK_LOST, format!("the relay of an outbox ended unexpectedly: {e}")),
+        };
+        end();
+        failures.push(failure);
+    }
+    failures
+}
+
+/// The sinks, in the order of the configuration. One that proves less than is demanded ends it; one that does not
+/// answer is the lanes' matter.
+async fn sinks(config: &Config) -> Result<Vec<Arc<SharedSink>>, Failures> {
+    let mut sinks = vec![];
+    let mut failures = vec![];
+    for d in &config.destinations {
+        let sink = outhaul_sink::make(&d.kind, &d.name, d.settings.clone())?;
+        if d.require_ack.is_some() {
+            match validate::start(d, &sink).await {
+                Err(f) if f.code == codes::ACK_TOO_WEAK.code => failures.push(f),
+                Err(f) => tracing::warn!(code = f.code, "{}: what it proves is looked at once it answers", f.message),
+                Ok(_) => {}
+            }
+        }
+        sinks.push(Arc::new(SharedSink::new(sink, d.require_ack)));
+    }
+    if failures.is_empty() { Ok(sinks) } else { Err(Failures(failures)) }
+}
+
+fn destinations(config: &Config, sinks: &[Arc<SharedSink>]) -> Vec<outhaul_relay::Destination> {
+    config
+        .destinations
+        .iter()
+        .zip(sinks)
+        .map(|(d, sink)| outhaul_relay::Destination {
+            name: d.name.clone(),
+            sink: sink.clone(),
+            limits: d.limits.clone(),
+        })
+        .collect()
+}
+
+async fn one(
+    config: &Config,
+    outbox: &Outbox,
+    destinations: Vec<outhaul_relay::Destination>,
+    owner: String,
+    stop: &Stop,
+    told: &mut watch::Receiver<bool>,
+    until_empty: bool,
+) -> Result<Vec<(String, Delivered)>, Failure> {
+    let Some(store) = open(outbox, told, until_empty).await? else { return Ok(vec![]) };
+    let relay = &config.relay;
+    let maintenance = relay.prune.then(|| Maintenance {
+        retention: Duration::from_millis(relay.retention_ms),
+        merge_after: Duration::from_millis(relay.merge_after_ms),
+        ..Maintenance::default()
+    });
+    let engine = outhaul_relay::Outbox {
+        name: outbox.name.clone(),
+        store,
+        destinations,
+        routes: config.routes(),
+        settings: relay.settings.clone(),
+        owner,
+        until_empty,
+        shutdown_limit_ms: relay.shutdown_limit_ms,
+        maintenance,
+    };
+    let report = Box::pin(outhaul_relay::run(vec![engine], stop.clone())).await.map_err(failure)?;
+    Ok(report.outboxes.into_iter().flat_map(|(name, all)| all.into_iter().map(move |d| (name.clone(), d))).collect())
+}
+
+/// Opens the database, as soon as it answers. None: told to stop before.
+async fn open(
+    outbox: &Outbox,
+    told: &mut watch::Receiver<bool>,
+    until_empty: bool,
+) -> Result<Option<Arc<dyn Store>>, Failure> {
+    let opening = async {
+        let mut wait = OPEN_BACKOFF.0;
+        let mut tries = 0u32;
+        loop {
+            let error = match outhaul_store::open(outbox.store.clone()).await {
+                Ok(store) => return Ok(Some(store)),
+                Err(e) => e,
+            };
+            tries += 1;
+            if !error.kind.passes() || (until_empty && tries >= SCRIPT_TRIES) {
+                return Err(of_outbox(error.into(), outbox));
+            }
+            if tries.is_power_of_two() {
+                let (code, remedy) = (error.kind.code(), error.kind.remedy());
+                tracing::warn!(outbox = outbox.name, code, tries, remedy, "database: {}", error.message);
+            }
+            tokio::time::sleep(wait).await;
+            wait = (wait * 2).min(OPEN_BACKOFF.1);
+        }
+    };
+    tokio::select! {
+        opened = opening => opened,
+        _ = told.wait_for(|told| *told) => Ok(None),
+    }
+}
+
+fn failure(e: RelayError) -> Failure {
+    let (code, remedy) = (e.code(), e.remedy());
+    let message = match e {
+        RelayError::Store { outbox, error } => format!("outbox {outbox}: {}", error.message),
+        // The code stands in front of the line already.
+        other => {
+            let text = other.to_string();
+            text.strip_prefix(code).map_or_else(|| text.clone(), |rest| rest.trim_start().to_owned())
+        }
+    };
+    Failure { code: code.into(), message, remedy: remedy.into(), blame: Blame::Failure }
+}
+
+/// The first SIGTERM or SIGINT drains and says so in `told`, the second stops at once.
+fn watch_signals(stop: Stop, told: Arc<watch::Sender<bool>>) -> Result<(), Failure> {
+    let mut signals = Signals::new().map_err(|e| Failure::new(&codes::SYSTEM, format!("watching signals: {e}")))?;
+    tokio::spawn(async move {
+        let name = signals.next().await;
+        tracing::info!(signal = name, "draining; a second signal stops at once");
+        told.send_replace(true);
+        stop.drain();
+        let name = signals.next().await;
+        tracing::warn!(signal = name, "stopping at once; what was in flight is sent again by the next owner");
+        stop.now();
+    });
+    Ok(())
+}
+
+#[cfg(unix)]
+struct Signals {
+    terminate: tokio::signal::unix::Signal,
+    interrupt: tokio::signal::unix::Signal,
+}
+
+#[cfg(unix)]
+impl Signals {
+    fn new() -> std::io::Result<Self> {
+        use tokio::signal::unix::{SignalKind, signal};
+        Ok(Self { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? })
+    }
+
+    async fn next(&mut self) -> &'static str {
+        tokio::select! {
+            _ = self.terminate.recv() => "SIGTERM",
+            _ = self.interrupt.recv() => "SIGINT",
+        }
+    }
+}
+
+#[cfg(not(unix))]
+struct Signals;
+
+#[cfg(not(unix))]
+impl Signals {
+    fn new() -> std::io::Result<Self> {
+        Ok(Self)
+    }
+
+    async fn next(&mut self) -> &'static str {
+        if tokio::signal::ctrl_c().await.is_err() {
+            std::future::pending::<()>().await;
+        }
+        "Ctrl-C"
+    }
+}

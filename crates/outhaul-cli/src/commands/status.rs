@@ -1,0 +1,361 @@
+//! `outhaul status`: where every shard and lane stands, straight from the tables.
+
+use std::sync::Arc;
+
+use outhaul_core::destination::NO_ROUTE;
+use outhaul_core::message::Position;
+use outhaul_core::receipt::{LaneReceipt, LaneState};
+use outhaul_store::{ShardStatus, Store, StoreError};
+use serde::Serialize;
+
+use super::{chosen, of_outbox, open};
+use crate::arguments::Status;
+use crate::config::{Config, Outbox};
+use crate::failure::{Exit, Failure, Failures, Outcome};
+use crate::{config, measure, output};
+
+#[derive(Debug, Serialize)]
+struct Report {
+    outboxes: Vec<OutboxReport>,
+}
+
+#[derive(Debug, Serialize)]
+struct OutboxReport {
+    name: String,
+    mode: String,
+    shards: Vec<ShardReport>,
+}
+
+#[derive(Debug, Serialize)]
+struct ShardReport {
+    shard: u16,
+    owner: Option<String>,
+    epoch: u64,
+    hot_rows: u64,
+    oldest_hot_ms: Option<u64>,
+    log_end: u64,
+    lanes: Vec<LaneReport>,
+}
+
+#[derive(Debug, Serialize)]
+struct LaneReport {
+    destination: String,
+    kind: Option<String>,
+    state: LaneWord,
+    ack_level: Option<&'static str>,
+    cursor: Option<u64>,
+    lag: u64,
+    oldest_unsent_ms: Option<u64>,
+    parked: ParkedReport,
+    last_error: Option<String>,
+}
+
+/// What a lane does, as far as the tables show.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+enum LaneWord {
+    /// Everything in the log is settled.
+    Idle,
+    /// There is something to deliver, and the shard has an owner.
+    Delivering,
+    /// There is something to deliver, and the shard has no owner.
+    Unowned,
+    /// The configuration has the destination, no checkpoint has it yet.
+    New,
+    /// Checkpoints have it, the configuration does not.
+    NotConfigured,
+    /// Messages that no route names.
+    NoRoute,
+}
+
+#[derive(Debug, Default, Serialize)]
+struct ParkedReport {
+    retrying: u64,
+    waiting: u64,
+    dead: u64,
+}
+
+/// Shows the outboxes; exit code 3 if a message is dead.
+///
+/// # Errors
+/// A database's, or the configuration's.
+pub async fn run(a: &Status, json: bool) -> Outcome {
+    let config = config::load(a.source.sources())?;
+    let mut report = Report { outboxes: vec![] };
+    let mut failures = vec![];
+    for outbox in chosen(&config, a.which.outbox.as_deref())? {
+        // One database that is down does not hide the others.
+        match look_at(&config, outbox).await {
+            Ok(read) => report.outboxes.push(read),
+            Err(e) => failures.push(e),
+        }
+    }
+    if json {
+        output::json(&report)?;
+    } else if !report.outboxes.is_empty() {
+        output::lines(table(&report))?;
+    }
+    if !failures.is_empty() {
+        return Err(Failures(failures));
+    }
+    let lanes = report.outboxes.iter().flat_map(|o| &o.shards).flat_map(|s| &s.lanes);
+    Ok(if lanes.into_iter().any(|l| l.parked.dead > 0) { Exit::Attention } else { Exit::Fine })
+}
+
+async fn look_at(config: &Config, outbox: &Outbox) -> Result<OutboxReport, Failure> {
+    let store = open(outbox).await?;
+    let read = read(config, outbox, &store).await.map_err(|e| of_outbox(e.into(), outbox));
+    store.close().await;
+    read
+}
+
+async fn read(config: &Config, outbox: &Outbox, store: &Arc<dyn Store>) -> Result<OutboxReport, StoreError> {
+    let info = store.inspect().await?;
+    let mut shards = vec![];
+    for s in store.status().await? {
+        let mut lanes = vec![];
+        for (state, receipts) in &s.lanes.lanes {
+            let level = level(store, &s, state, receipts).await?;
+            lanes.push(lane(config, &s, state, level));
+        }
+        lanes.extend(lanes_without_state(config, &s));
+        shards.push(ShardReport {
+            shard: s.shard.0,
+            owner: s.owner,
+            epoch: s.epoch.0,
+            hot_rows: s.hot_rows,
+            oldest_hot_ms: s.oldest_hot_ms,
+            log_end: s.log_end.0,
+            lanes,
+        });
+    }
+    Ok(OutboxReport { name: outbox.name.clone(), mode: info.mode, shards })
+}
+
+/// The level of the lane's newest receipt: that of the newest row, or of the row that has the last settled position.
+async fn level(
+    store: &Arc<dyn Store>,
+    shard: &ShardStatus,
+    state: &LaneState,
+    newest: &[LaneReceipt],
+) -> Result<Option<&'static str>, StoreError> {
+    if let Some(last) = newest.last() {
+        return Ok(Some(last.receipt.level.as_str()));
+    }
+    let Some(before) = state.cursor.0.checked_sub(1) else { return Ok(None) };
+    let rows = store.receipts_of(shard.shard, Position(before)).await?;
+    let of_lane = rows.iter().flat_map(|row| &row.lanes).filter(|(lane, _)| lane.destination == state.destination);
+    let last = of_lane
+        .flat_map(|(_, receipts)| receipts)
+        .filter(|r| r.position.0 == before)
+        .max_by_key(|r| r.receipt.sent_at_us);
+    Ok(last.map(|r| r.receipt.level.as_str()))
+}
+
+fn lane(config: &Config, s: &ShardStatus, state: &LaneState, ack_level: Option<&'static str>) -> LaneReport {
+    let ahead: u64 = state.ahead.iter().map(|run| run.last - run.first + 1).sum();
+    let lag = s.log_end.0.saturating_sub(state.cursor.0).saturating_sub(ahead);
+    let kind = config.destinations.iter().find(|d| d.name == state.destination).map(|d| d.kind.clone());
+    let state_word = if kind.is_none() && !config.destinations.is_empty() {
+        LaneWord::NotConfigured
+    } else if lag == 0 {
+        LaneWord::Idle
+    } else if s.owner.is_some() {
+        LaneWord::Delivering
+    } else {
+        LaneWord::Unowned
+    };
+    LaneReport {
+        kind,
+        state: state_word,
+        ack_level,
+        cursor: Some(state.cursor.0),
+        lag,
+        ..lane_of(s, &state.destination)
+    }
+}
+
+/// What is known of a destination besides its cursor.
+fn lane_of(s: &ShardStatus, destination: &str) -> LaneReport {
+    let of = |list: &[(String, u64)]| list.iter().find(|(name, _)| name == destination).map(|(_, ms)| *ms);
+    let parked = s.parked.iter().find(|(name, ..)| name == destination);
+    LaneReport {
+        destination: destination.to_owned(),
+        kind: None,
+        state: LaneWord::New,
+        ack_level: None,
+        cursor: None,
+        lag: 0,
+        oldest_unsent_ms: of(&s.oldest_unsent_ms),
+        parked: parked
+            .map(|(_, retrying, waiting, dead)| ParkedReport { retrying: *retrying, waiting: *waiting, dead: *dead })
+            .unwrap_or_default(),
+        last_error: s.last_errors.iter().find(|(name, _)| name == destination).map(|(_, text)| text.clone()),
+    }
+}
+
+/// Destinations that have no lane in the newest checkpoint: new ones, and those under which something is parked.
+fn lanes_without_state(config: &Config, s: &ShardStatus) -> Vec<LaneReport> {
+    let stored = |name: &str| s.lanes.lanes.iter().any(|(state, _)| state.destination == name);
+    let new = config
+        .destinations
+        .iter()
+        .filter(|d| !stored(&d.name))
+        .map(|d| LaneReport { kind: Some(d.kind.clone()), ..lane_of(s, &d.name) });
+    let parked =
+        s.parked.iter().filter(|(name, ..)| !stored(name) && config.destinations.iter().all(|d| d.name != *name)).map(
+            |(name, ..)| {
+                let state = if name == NO_ROUTE { LaneWord::NoRoute } else { LaneWord::NotConfigured };
+                LaneReport { state, ..lane_of(s, name) }
+            },
+        );
+    new.chain(parked).collect()
+}
+
+fn table(report: &Report) -> Vec<String> {
+    let mut rows = vec![
+        [
+            "OUTBOX",
+            "SHARD",
+            "OWNER",
+            "HOT",
+            "LOG END",
+            "DESTINATION",
+            "STATE",
+            "ACK",
+            "CURSOR",
+            "LAG",
+            "OLDEST",
+            "PARKED",
+        ]
+        .map(str::to_owned)
+        .to_vec(),
+    ];
+    let mut notes = vec![];
+    let dash = || "-".to_owned();
+    for o in &report.outboxes {
+        for s in &o.shards {
+            let hot = s
+                .oldest_hot_ms
+                .filter(|_| s.hot_rows > 0)
+                .map_or_else(|| s.hot_rows.to_string(), |ms| format!("{} ({})", s.hot_rows, measure::span_text(ms)));
+            let head =
+                [o.name.clone(), s.shard.to_string(), s.owner.clone().unwrap_or_else(dash), hot, s.log_end.to_string()];
+            if s.lanes.is_empty() {
+                rows.push(head.into_iter().chain((0..7).map(|_| dash())).collect());
+                continue;
+            }
+            for l in &s.lanes {
+                let p = &l.parked;
+                let parked = if p.retrying + p.waiting + p.dead == 0 {
+                    "0".to_owned()
+                } else {
+                    format!("{} retrying, {} waiting, {} dead", p.retrying, p.waiting, p.dead)
+                };
+                let word =
+                    serde_json::to_value(l.state).ok().and_then(|v| v.as_str().map(str::to_owned)).unwrap_or_default();
+                let lane = [
+                    l.destination.clone(),
+                    word.replace('_', " "),
+                    l.ack_level.map_or_else(dash, str::to_owned),
+                    l.cursor.map_or_else(dash, |c| c.to_string()),
+                    l.lag.to_string(),
+                    l.oldest_unsent_ms.map_or_else(dash, measure::span_text),
+                    parked,
+                ];
+                rows.push(head.iter().cloned().chain(lane).collect());
+                notes.extend(
+                    l.last_error.as_ref().map(|e| format!("{} shard {} {}: {e}", o.name, s.shard, l.destination)),
+                );
+            }
+        }
+    }
+    let mut lines = aligned(&rows);
+    lines.extend(notes);
+    lines
+}
+
+/// Columns side by side, each as wide as its widest cell.
+fn aligned(rows: &[Vec<String>]) -> Vec<String> {
+    let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
+    let width = |i: usize| rows.iter().filter_map(|r| r.get(i)).map(|c| c.chars().count()).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..columns).map(width).collect();
+    rows.iter()
+        .map(|row| {
+            let cells: Vec<String> = row.iter().zip(&widths).map(|(c, w)| format!("{c:w$}")).collect();
+            cells.join("  ").trim_end().to_owned()
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use outhaul_core::message::{Epoch, ShardId};
+    use outhaul_core::receipt::ReceiptRow;
+    use outhaul_core::runs::{Run, Runs};
+
+    use super::*;
+
+    fn config(file: &str) -> Config {
+        let folder = std::env::temp_dir().join(format!("outhaul-status-{}", uuid::Uuid::new_v4()));
+        std::fs::create_dir(&folder).unwrap();
+        let path = folder.join("outhaul.toml");
+        std::fs::write(&path, file).unwrap();
+        let config = config::load(config::Sources { file: Some(&path), ..Default::default() }).unwrap();
+        std::fs::remove_dir_all(folder).unwrap();
+        config
+    }
+
+    fn shard() -> ShardStatus {
+        let mut ahead = Runs::new();
+        ahead.insert_run(Run { first: 6, last: 7 });
+        let behind = LaneState { destination: "a".into(), cursor: Position(5), proven: Position(5), ahead };
+        let gone =
+            LaneState { destination: "gone".into(), cursor: Position(10), proven: Position(10), ahead: Runs::new() };
+        ShardStatus {
+            shard: ShardId(0),
+            owner: None,
+            epoch: Epoch(3),
+            hot_rows: 2,
+            oldest_hot_ms: Some(1_500),
+            log_end: Position(10),
+            lanes: ReceiptRow { lanes: vec![(behind, vec![]), (gone, vec![])] },
+            oldest_unsent_ms: vec![("a".into(), 90_000)],
+            parked: vec![("-".into(), 0, 0, 4), ("a".into(), 1, 2, 0)],
+            last_errors: vec![("a".into(), "no answer".into())],
+        }
+    }
+
+    #[test]
+    fn lanes_old_new_gone_and_without_a_route() {
+        let two = "[[outbox]]\nurl = \"x.db\"\n[[destination]]\nname = \"a\"\nkind = \"stdout\"\n[[destination]]\nname = \"b\"\nkind = \"stdout\"\n";
+        let (c, s) = (config(two), shard());
+        let mut lanes: Vec<LaneReport> = s.lanes.lanes.iter().map(|(l, _)| lane(&c, &s, l, None)).collect();
+        lanes.extend(lanes_without_state(&c, &s));
+        let words: Vec<(&str, LaneWord, u64)> =
+            lanes.iter().map(|l| (l.destination.as_str(), l.state, l.lag)).collect();
+        assert_eq!(
+            words,
+            [
+                ("a", LaneWord::Unowned, 3),
+                ("gone", LaneWord::NotConfigured, 0),
+                ("b", LaneWord::New, 0),
+                ("-", LaneWord::NoRoute, 0)
+            ]
+        );
+        assert_eq!((lanes[0].parked.waiting, lanes[3].parked.dead, lanes[0].oldest_unsent_ms), (2, 4, Some(90_000)));
+        let shards = vec![ShardReport {
+            shard: 0,
+            owner: None,
+            epoch: 3,
+            hot_rows: 2,
+            oldest_hot_ms: Some(1_500),
+            log_end: 10,
+            lanes,
+        }];
+        let text = table(&Report { outboxes: vec![OutboxReport { name: "main".into(), mode: "move".into(), shards }] });
+        assert_eq!(text.len(), 6, "{text:#?}");
+        assert!(text[1].contains("2 (1s)") && text[1].contains("1 retrying, 2 waiting, 0 dead"), "{text:#?}");
+        assert_eq!(text[5], "main shard 0 a: no answer");
+    }
+}

@@ -1,0 +1,196 @@
+//! `outhaul validate`: the configuration, the databases and the destinations, without delivering anything.
+
+use outhaul_core::receipt::AckLevel;
+use outhaul_sink::{Sink, SinkInfo};
+use outhaul_store::{InitPlan, StoreErrorKind};
+use serde::Serialize;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::{of_outbox, open};
+use crate::arguments::Validate;
+use crate::codes;
+use crate::config::{Destination, Outbox, Sources};
+use crate::failure::{Blame, Exit, Failure, Failures, Outcome};
+use crate::{config, output};
+
+/// Limit of a destination's start.
+const START_LIMIT: Duration = Duration::from_secs(15);
+
+#[derive(Debug, Serialize)]
+struct Report {
+    outboxes: Vec<OutboxFinding>,
+    destinations: Vec<DestinationFinding>,
+    warnings: Vec<String>,
+}
+
+#[derive(Debug, Default, Serialize)]
+struct OutboxFinding {
+    name: String,
+    ok: bool,
+    server: Option<String>,
+    shards: Option<u16>,
+    payload: Option<String>,
+    missing_ddl: Option<String>,
+    error: Option<Failure>,
+}
+
+#[derive(Debug, Serialize)]
+struct DestinationFinding {
+    name: String,
+    kind: String,
+    ok: bool,
+    ack_level: Option<&'static str>,
+    error: Option<Failure>,
+}
+
+/// Looks at everything. Exit code 3 if all that is wrong are missing tables.
+///
+/// # Errors
+/// All that failed.
+pub async fn run(a: &Validate, json: bool) -> Outcome {
+    let config = config::load(Sources { to: &a.to, ..a.source.sources() })?;
+    let mut report = Report { outboxes: vec![], destinations: vec![], warnings: vec![] };
+    for outbox in &config.outboxes {
+        let finding = look_at_outbox(outbox, &mut report.warnings).await;
+        report.outboxes.push(finding);
+    }
+    for destination in &config.destinations {
+        let finding = look_at_destination(destination, &mut report.warnings).await;
+        report.destinations.push(finding);
+    }
+    if config.destinations.is_empty() {
+        report.warnings.push("there is no destination: a relay would have nothing to do".into());
+    }
+    for d in config.destinations.iter().filter(|d| config.routes.iter().all(|(_, to)| !to.contains(&d.name))) {
+        report.warnings.push(format!("no route goes to destination {}: nothing will be delivered to it", d.name));
+    }
+    if json {
+        output::json(&report)?;
+    } else {
+        output::lines(sentences(&report))?;
+    }
+    let mut failures: Vec<Failure> = report.outboxes.into_iter().filter_map(|o| o.error).collect();
+    let only_tables = failures.iter().all(|f| f.code == codes::TABLES_MISSING.code);
+    failures.extend(report.destinations.into_iter().filter_map(|d| d.error));
+    if failures.is_empty() {
+        return Ok(Exit::Fine);
+    }
+    let failures = Failures(failures);
+    if only_tables && failures.0.iter().all(|f| f.code == codes::TABLES_MISSING.code) {
+        failures.report(json);
+        return Ok(Exit::Attention);
+    }
+    Err(failures)
+}
+
+async fn look_at_outbox(outbox: &Outbox, warnings: &mut Vec<String>) -> OutboxFinding {
+    let mut finding = OutboxFinding { name: outbox.name.clone(), ..OutboxFinding::default() };
+    let store = match open(outbox).await {
+        Ok(store) => store,
+        Err(e) => {
+            finding.error = Some(e);
+            return finding;
+        }
+    };
+    match store.inspect().await {
+        Ok(info) => {
+            finding.ok = true;
+            finding.server = Some(info.server);
+            finding.shards = Some(info.shards);
+            finding.payload = Some(format!("{:?}", info.payload).to_lowercase());
+            warnings.extend(info.warnings.into_iter().map(|w| format!("outbox {}: {w}", outbox.name)));
+        }
+        Err(e) if e.kind == StoreErrorKind::NotInitialised => {
+            // What is missing is all of it, or what the message names; the DDL leaves alone what is there.
+            finding.missing_ddl = Some(store.ddl(&InitPlan::default()));
+            finding.error = Some(of_outbox(Failure::new(&codes::TABLES_MISSING, e.message), outbox));
+        }
+        Err(e) => finding.error = Some(of_outbox(e.into(), outbox)),
+    }
+    store.close().await;
+    finding
+}
+
+async fn look_at_destination(d: &Destination, warnings: &mut Vec<String>) -> DestinationFinding {
+    let mut finding =
+        DestinationFinding { name: d.name.clone(), kind: d.kind.clone(), ok: false, ack_level: None, error: None };
+    let sink = match outhaul_sink::make(&d.kind, &d.name, d.settings.clone()) {
+        Ok(sink) => sink,
+        Err(e) => {
+            finding.error = Some(e.into());
+            return finding;
+        }
+    };
+    match start(d, &sink).await {
+        Ok(info) => {
+            finding.ok = true;
+            finding.ack_level = Some(info.level.as_str());
+            warnings.extend(info.warnings.into_iter().map(|w| format!("destination {}: {w}", d.name)));
+        }
+        Err(e) => finding.error = Some(e),
+    }
+    sink.close().await;
+    finding
+}
+
+/// Starts a sink and sees that it proves what is demanded.
+///
+/// # Errors
+/// It does not start within the limit, or proves less.
+pub(super) async fn start(d: &Destination, sink: &Arc<dyn Sink>) -> Result<SinkInfo, Failure> {
+    let of_destination = |f: Failure| f.while_doing(format_args!("destination {}", d.name));
+    let info = match tokio::time::timeout(START_LIMIT, sink.start()).await {
+        Ok(started) => started.map_err(|e| of_destination(e.into()))?,
+        Err(_) => {
+            let limit = START_LIMIT.as_secs();
+            let f = Failure {
+                code: codes::SEND_LIMIT.code.into(),
+                message: format!("it did not start within {limit} s"),
+                remedy: "look at the destination's host, port and load".into(),
+                blame: Blame::Failure,
+            };
+            return Err(of_destination(f));
+        }
+    };
+    match d.require_ack {
+        Some(least) if info.level < least => Err(of_destination(ack_too_weak(least, &info))),
+        _ => Ok(info),
+    }
+}
+
+fn ack_too_weak(least: AckLevel, info: &SinkInfo) -> Failure {
+    let why = info.warnings.first().map(|w| format!(": {w}")).unwrap_or_default();
+    let what =
+        format!("require_ack is {}, but an acknowledgement proves only {}{why}", least.as_str(), info.level.as_str());
+    Failure::new(&codes::ACK_TOO_WEAK, what)
+}
+
+fn sentences(report: &Report) -> Vec<String> {
+    let mut lines = vec![];
+    for o in &report.outboxes {
+        match (&o.server, o.shards) {
+            (Some(server), Some(shards)) => lines.push(format!(
+                "ok   outbox {}: {server}, {shards} shard{}, payload as {}",
+                o.name,
+                if shards == 1 { "" } else { "s" },
+                o.payload.as_deref().unwrap_or("bytes")
+            )),
+            _ => lines.push(format!("FAIL outbox {}", o.name)),
+        }
+    }
+    for d in &report.destinations {
+        match d.ack_level {
+            Some(level) => {
+                lines.push(format!("ok   destination {}: {}, an acknowledgement proves `{level}`", d.name, d.kind))
+            }
+            None => lines.push(format!("FAIL destination {}: {}", d.name, d.kind)),
+        }
+    }
+    lines.extend(report.warnings.iter().map(|w| format!("warn {w}")));
+    for ddl in report.outboxes.iter().filter_map(|o| o.missing_ddl.as_ref()) {
+        lines.push(String::new());
+        lines.extend(ddl.lines().map(str::to_owned));
+    }
+    lines
+}

@@ -1,0 +1,310 @@
+//! From the tree to the configuration, with everything that has to hold between its parts.
+
+use outhaul_core::config::{LaneLimits, Settings};
+use outhaul_core::destination::MAX_DESTINATIONS;
+use outhaul_core::receipt::AckLevel;
+use outhaul_sink::settings::suggest;
+use outhaul_sink::{SinkCode, registry};
+use outhaul_store::{ColumnNames, StoreOptions, Tls};
+use serde_json::{Map, Value as Json};
+
+use super::keys::{self, SECTIONS};
+use super::problems::Problems;
+use super::section::Table;
+use super::value::{Node, Origin, Value};
+use super::{Config, Destination, Outbox, Relay};
+use crate::codes;
+use crate::failure::{Blame, Failure, Failures};
+
+/// Reads the tree.
+///
+/// # Errors
+/// All that is wrong, earlier problems included.
+pub(super) fn build(tree: &[(String, Node)], mut problems: Problems) -> Result<Config, Failures> {
+    let p = &mut problems;
+    refuse_unknown_sections(tree, p);
+    let all = |name: &str, p: &mut Problems| keys::section(name).map_or_else(Vec::new, |s| Table::all(s, tree, p));
+    for table in all("admin", p) {
+        p.at(&table.origin, &codes::NOT_BUILT, "the admin server is not in this build");
+    }
+    let relay = relay(all("relay", p).first(), p);
+    let outboxes = outboxes(&all("outbox", p), p);
+    let tables = all("destination", p);
+    let destinations = destinations(&tables, p);
+    if let Some(beyond) = tables.get(MAX_DESTINATIONS) {
+        let what = format!("there are {} destinations, one relay serves at most {MAX_DESTINATIONS}", tables.len());
+        p.at(&beyond.origin, &codes::TOO_MANY_DESTINATIONS, what);
+    }
+    for (table, destination) in &destinations {
+        if destination.limits.send_limit_ms >= relay.settings.lease_ttl_ms {
+            let what = format!(
+                "the send_limit of destination {} is {} ms, lease_ttl is {} ms: a lease could run out during a send",
+                destination.name, destination.limits.send_limit_ms, relay.settings.lease_ttl_ms
+            );
+            p.at(table.place("send_limit"), &codes::LEASE_TOO_SHORT, what);
+        }
+    }
+    let names: Vec<&str> = tables.iter().filter_map(|t| plain_text(t, "name")).collect();
+    let routes = routes(&all("route", p), &names, p);
+    let destinations = destinations.into_iter().map(|(_, d)| d).collect();
+    problems.into_result(Config { relay, outboxes, destinations, routes })
+}
+
+fn refuse_unknown_sections(tree: &[(String, Node)], p: &mut Problems) {
+    for (name, node) in tree.iter().filter(|(name, _)| keys::section(name).is_none()) {
+        let home = SECTIONS.iter().find(|s| s.keys.iter().any(|k| k.name == name));
+        let near = suggest(name, SECTIONS.iter().map(|s| s.name));
+        let hint = match (home, near) {
+            (Some(section), _) => format!("; {name} is a key of {}", section.name),
+            (None, Some(near)) => format!("; did you mean {near}?"),
+            (None, None) => String::new(),
+        };
+        p.at(&node.origin, &codes::UNKNOWN_KEY, format!("there is no section {name}{hint}"));
+    }
+}
+
+fn relay(table: Option<&Table>, p: &mut Problems) -> Relay {
+    let empty = Table { section: &keys::RELAY_SECTION, entries: vec![], origin: Origin::Line(1) };
+    let t = table.unwrap_or(&empty);
+    t.refuse_unknown(None, p);
+    let standard = Settings::default();
+    let lease_ttl_ms = t.whole("lease_ttl", p).unwrap_or(standard.lease_ttl_ms);
+    let lease_interval_ms = t.whole("lease_interval", p).unwrap_or_else(|| (lease_ttl_ms / 3).min(1_000));
+    if lease_interval_ms > lease_ttl_ms / 3 {
+        let what = format!(
+            "lease_interval is {lease_interval_ms} ms; it may be at most a third of lease_ttl, {} ms",
+            lease_ttl_ms / 3
+        );
+        p.at(t.place("lease_interval"), &codes::BAD_VALUE, what);
+    }
+    let (rescan_min_ms, rescan_max_ms) = (t.whole("rescan_min", p), t.whole("rescan_max", p));
+    if let (Some(least), Some(most)) = (rescan_min_ms, rescan_max_ms)
+        && least > most
+    {
+        p.at(
+            t.place("rescan_min"),
+            &codes::BAD_VALUE,
+            format!("rescan_min is {least} ms, above rescan_max, {most} ms"),
+        );
+    }
+    let settings = Settings {
+        lease_ttl_ms,
+        lease_interval_ms,
+        poll_rows: t.whole("poll_rows", p).map_or(standard.poll_rows, |n| u32::try_from(n).unwrap_or(u32::MAX)),
+        poll_bytes: t.whole("poll_bytes", p).map_or(standard.poll_bytes, bytes),
+        poll_idle_us: t.whole("poll_idle", p).map_or(standard.poll_idle_us, |ms| ms.saturating_mul(1_000)),
+        rescan_min_ms: rescan_min_ms.unwrap_or(standard.rescan_min_ms),
+        rescan_max_ms: rescan_max_ms.unwrap_or(standard.rescan_max_ms),
+        checkpoint_interval_ms: t.whole("checkpoint_interval", p).unwrap_or(standard.checkpoint_interval_ms),
+        checkpoint_rows: t.whole("checkpoint_rows", p).map_or(standard.checkpoint_rows, bytes),
+        checkpoint_bytes: t.whole("checkpoint_bytes", p).map_or(standard.checkpoint_bytes, bytes),
+        unmoved_bytes: t.whole("memory_limit", p).map_or(standard.unmoved_bytes, bytes),
+        window_bytes: t.whole("window", p).map_or(standard.window_bytes, bytes),
+        send_ahead: t.text("send", p).is_none_or(|word| word == "ahead"),
+        ..standard
+    };
+    Relay {
+        instance: t.text("instance", p),
+        settings,
+        shutdown_limit_ms: t.whole("shutdown_limit", p).unwrap_or_default(),
+        prune: t.switch("prune", p),
+        retention_ms: t.whole("retention", p).unwrap_or_default(),
+        merge_after_ms: t.whole("merge_after", p).unwrap_or_default(),
+    }
+}
+
+fn bytes(n: u64) -> usize {
+    usize::try_from(n).unwrap_or(usize::MAX)
+}
+
+fn outboxes(tables: &[Table], p: &mut Problems) -> Vec<Outbox> {
+    if tables.is_empty() && p.is_empty() {
+        p.without_place(Failure::new(&codes::NO_DATABASE, "no outbox is configured"));
+    }
+    let mut outboxes: Vec<Outbox> = vec![];
+    for t in tables {
+        t.refuse_unknown(None, p);
+        let name = t.text("name", p).unwrap_or_default();
+        check_name(t, &name, outboxes.iter().any(|o| o.name == name), p);
+        if t.text("mode", p).as_deref() == Some("status") {
+            p.at(t.place("mode"), &codes::STATUS_MODE, "status mode is not in this build");
+        }
+        let mut store = StoreOptions::new(t.text("url", p).unwrap_or_default());
+        if !store.url.is_empty()
+            && let Err(e) = store.kind()
+        {
+            p.push(t.place("url"), usage(e.into()));
+        }
+        store.table_prefix = t.text("table_prefix", p).unwrap_or_default();
+        store.outbox_table = t.text("table", p).unwrap_or_default();
+        store.columns = columns(t, p);
+        let ms = |key, p: &mut Problems| std::time::Duration::from_millis(t.whole(key, p).unwrap_or_default());
+        store.max_message_bytes = t.whole("max_message_bytes", p).unwrap_or_default();
+        store.connect_timeout = ms("connect_timeout", p);
+        store.statement_timeout = ms("statement_timeout", p);
+        store.lock_timeout = ms("lock_timeout", p);
+        store.tls = Tls {
+            required: t.switch("tls.required", p),
+            ca_file: t.text("tls.ca_file", p).map(Into::into),
+            insecure: t.switch("tls.insecure", p),
+        };
+        outboxes.push(Outbox { name, store });
+    }
+    outboxes
+}
+
+fn columns(t: &Table, p: &mut Problems) -> ColumnNames {
+    let preset = if t.text("columns.preset", p).as_deref() == Some("debezium") {
+        ColumnNames::debezium()
+    } else {
+        ColumnNames::default()
+    };
+    let must = |key, of_preset: String, p: &mut Problems| t.text(key, p).unwrap_or(of_preset);
+    let may = |key, of_preset: Option<String>, p: &mut Problems| match t.text(key, p) {
+        None => of_preset,
+        Some(none) if none == "none" => None,
+        name => name,
+    };
+    ColumnNames {
+        seq: must("columns.seq", preset.seq, p),
+        shard: may("columns.shard", preset.shard, p),
+        id: must("columns.id", preset.id, p),
+        topic: must("columns.topic", preset.topic, p),
+        key: may("columns.msg_key", preset.key, p),
+        headers: may("columns.headers", preset.headers, p),
+        payload: must("columns.payload", preset.payload, p),
+        created_at: may("columns.created_at", preset.created_at, p),
+        available_at: may("columns.available_at", preset.available_at, p),
+    }
+}
+
+fn destinations<'a>(tables: &'a [Table], p: &mut Problems) -> Vec<(&'a Table, Destination)> {
+    let mut destinations: Vec<(&Table, Destination)> = vec![];
+    for t in tables {
+        let name = t.text("name", p).unwrap_or_default();
+        if t.node("name").is_some() {
+            check_name(t, &name, destinations.iter().any(|(_, d)| d.name == name), p);
+        }
+        let kind = t.text("kind", p).unwrap_or_default();
+        let of_kind = registry::keys(&kind);
+        if of_kind.is_some() {
+            t.refuse_unknown(Some(&kind), p);
+        }
+        let limits = limits(t, p);
+        let require_ack = t.text("require_ack", p).and_then(|word| ack_level(&word));
+        let settings = Json::Object(settings(t, of_kind.unwrap_or(&[])));
+        // What is missing is told by the sink; what is unknown was told above, with its line.
+        if !kind.is_empty()
+            && let Err(e) = registry::make(&kind, &name, settings.clone())
+        {
+            let place = if e.code == SinkCode::Settings.code() { &t.origin } else { t.place("kind") };
+            p.push(place, usage(e.into()));
+        }
+        destinations.push((t, Destination { name, kind, settings, limits, require_ack }));
+    }
+    destinations
+}
+
+/// The keys of a kind as its sink reads them. A variable is always text: it becomes what the key's default is.
+fn settings(t: &Table, keys: &[outhaul_sink::settings::Key]) -> Map<String, Json> {
+    keys.iter()
+        .filter_map(|key| {
+            let node = t.node(key.name)?;
+            let is_text = key.default.is_none_or(|d| d.starts_with(['"', '[']));
+            let typed = match &node.value {
+                Value::Text(text) if !is_text => {
+                    serde_json::from_str(text).ok().filter(|v: &Json| v.is_number() || v.is_boolean())
+                }
+                _ => None,
+            };
+            Some((key.name.to_owned(), typed.unwrap_or_else(|| json(&node.value))))
+        })
+        .collect()
+}
+
+fn json(value: &Value) -> Json {
+    match value {
+        Value::Text(text) => Json::String(text.clone()),
+        Value::Whole(n) => Json::from(*n),
+        Value::Switch(b) => Json::Bool(*b),
+        Value::List(items) => Json::Array(items.iter().map(|item| json(&item.value)).collect()),
+        Value::Table(entries) => {
+            Json::Object(entries.iter().map(|(name, node)| (name.clone(), json(&node.value))).collect())
+        }
+        Value::Other(_) => Json::Null,
+    }
+}
+
+fn limits(t: &Table, p: &mut Problems) -> LaneLimits {
+    let standard = LaneLimits::default();
+    let count = |key, p: &mut Problems| t.whole(key, p).map_or(u32::MAX, |n| u32::try_from(n).unwrap_or(u32::MAX));
+    let retry_backoff_ms =
+        (t.whole("retry_first", p).unwrap_or_default(), t.whole("retry_longest", p).unwrap_or_default());
+    if retry_backoff_ms.0 > retry_backoff_ms.1 && retry_backoff_ms.1 > 0 {
+        p.at(t.place("retry_first"), &codes::BAD_VALUE, "retry_first is above retry_longest");
+    }
+    let breaker_longest = t.whole("breaker_longest", p).unwrap_or(standard.breaker_backoff_ms.1);
+    LaneLimits {
+        send_limit_ms: t.whole("send_limit", p).unwrap_or_default(),
+        max_batch: t.whole("max_batch", p).map_or(standard.max_batch, bytes),
+        max_batch_bytes: t.whole("max_batch_bytes", p).map_or(standard.max_batch_bytes, bytes),
+        quick_tries: count("quick_tries", p),
+        max_attempts: count("max_attempts", p),
+        retry_backoff_ms,
+        block_key: t.text("on_dead", p).is_none_or(|word| word == "block_key"),
+        breaker_failures: count("breaker_failures", p),
+        breaker_backoff_ms: (standard.breaker_backoff_ms.0.min(breaker_longest), breaker_longest),
+        ..standard
+    }
+}
+
+fn ack_level(word: &str) -> Option<AckLevel> {
+    [AckLevel::Received, AckLevel::Flushed, AckLevel::Replicated, AckLevel::Quorum]
+        .into_iter()
+        .find(|l| l.as_str() == word)
+}
+
+fn routes(tables: &[Table], names: &[&str], p: &mut Problems) -> Vec<(String, Vec<String>)> {
+    let mut routes = vec![];
+    for t in tables {
+        t.refuse_unknown(None, p);
+        let (topic, to) = (t.text("topic", p), t.list("to", p));
+        for name in to.iter().filter(|name| !names.contains(&name.as_str())) {
+            let near = suggest(name, names.iter().copied()).map(|n| format!("; did you mean {n}?")).unwrap_or_default();
+            p.at(
+                t.place("to"),
+                &codes::UNKNOWN_DESTINATION,
+                format!("a route goes to {name:?}, which is no destination{near}"),
+            );
+        }
+        routes.extend(topic.map(|topic| (topic, to)));
+    }
+    routes
+}
+
+/// Names go into receipts, logs, variables and file names: they stay short and plain. `-` is the destination of what
+/// has no route.
+fn check_name(t: &Table, name: &str, twice: bool, p: &mut Problems) {
+    let plain = name.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.'));
+    if !plain || name.is_empty() || name.len() > 64 || name == outhaul_core::destination::NO_ROUTE {
+        let what =
+            format!("name of {} takes at most 64 letters, digits, `_`, `.` and `-`, and not `-` alone", t.section.name);
+        p.at(t.place("name"), &codes::BAD_VALUE, what);
+    } else if twice {
+        p.at(t.place("name"), &codes::NAME_TWICE, format!("another {} is named {name} already", t.section.name));
+    }
+}
+
+/// The text of a key that was not checked yet.
+fn plain_text<'a>(t: &'a Table, key: &str) -> Option<&'a str> {
+    match &t.node(key)?.value {
+        Value::Text(text) => Some(text),
+        _ => None,
+    }
+}
+
+/// A failure that is the configuration's.
+fn usage(mut failure: Failure) -> Failure {
+    failure.blame = Blame::Usage;
+    failure
+}

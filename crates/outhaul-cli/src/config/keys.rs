@@ -1,0 +1,357 @@
+//! Every key that the configuration knows: the one list from which unknown keys are found, values are read, defaults
+//! are taken and `docs/configuration.md` is written.
+
+use outhaul_sink::registry;
+
+/// What a value must look like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shape {
+    /// Text that is not empty.
+    Text,
+    /// A file name.
+    Path,
+    /// A database URL. Never shown.
+    Url,
+    /// A whole number within limits, both included.
+    Whole(u64, u64),
+    /// `true` or `false`.
+    Switch,
+    /// A length of time with its unit (`ms`, `s`, `m`, `h`, `d`); the smallest allowed, in milliseconds.
+    Span(u64),
+    /// A number of bytes, with or without a unit (`KiB`, `MiB`, `GiB`); the smallest allowed.
+    Size(u64),
+    /// One of these words.
+    Word(&'static [&'static str]),
+    /// A list of texts, at least one.
+    List,
+}
+
+/// What happens when the key is left out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Absent {
+    /// This value is taken.
+    Default(&'static str),
+    /// Nothing: the words say what that means.
+    Means(&'static str),
+    /// It is an error.
+    Required,
+}
+
+/// One key.
+#[derive(Clone, Copy, Debug)]
+pub struct Key {
+    /// Name, dotted where it stands in a table of its own (`columns.seq`).
+    pub name: &'static str,
+    /// What its value looks like.
+    pub shape: Shape,
+    /// What its absence means.
+    pub absent: Absent,
+    /// One or two sentences for the reference page.
+    pub doc: &'static str,
+}
+
+/// One table or array of tables.
+#[derive(Clone, Copy, Debug)]
+pub struct Section {
+    /// Name.
+    pub name: &'static str,
+    /// Whether it is an array of tables (`[[name]]`).
+    pub repeated: bool,
+    /// What it is for.
+    pub doc: &'static str,
+    /// Its keys.
+    pub keys: &'static [Key],
+}
+
+/// A key.
+pub(super) const fn key(name: &'static str, shape: Shape, absent: Absent, doc: &'static str) -> Key {
+    Key { name, shape, absent, doc }
+}
+
+use Absent::{Default, Means, Required};
+use Shape::{List, Path, Size, Span, Switch, Text, Url, Whole, Word};
+
+/// Ack levels, weakest first.
+pub const ACK_LEVELS: &[&str] = &["received", "flushed", "replicated", "quorum"];
+
+const RELAY: &[Key] = &[
+    key(
+        "instance",
+        Text,
+        Means("the host's name"),
+        "Name of this instance in logs and in `status`. The owner of a shard is this name and a number of the process, so that a restarted process is another owner.",
+    ),
+    key(
+        "lease_ttl",
+        Span(1_000),
+        Default("10s"),
+        "How long a shard stays with an owner that no longer renews. Must exceed the longest `send_limit`.",
+    ),
+    key(
+        "lease_interval",
+        Span(50),
+        Means("a third of `lease_ttl`, at most 1s"),
+        "Time between two lease rounds. At most a third of `lease_ttl`.",
+    ),
+    key(
+        "shutdown_limit",
+        Span(100),
+        Default("30s"),
+        "After SIGTERM or SIGINT the relay drains for at most this long, then stops without waiting; what was in flight is sent again by the next owner.",
+    ),
+    key("poll_rows", Whole(1, 100_000), Default("2000"), "Most rows that one poll reads."),
+    key(
+        "poll_bytes",
+        Size(65_536),
+        Default("4MiB"),
+        "Most payload bytes that one poll reads, unless a single row is larger.",
+    ),
+    key("poll_idle", Span(1), Default("8ms"), "Longest wait between polls while no rows come."),
+    key(
+        "rescan_min",
+        Span(100),
+        Default("1s"),
+        "Shortest wait between two looks at the whole outbox table, which find rows that committed late.",
+    ),
+    key("rescan_max", Span(1_000), Default("60s"), "Longest wait between two looks at the whole outbox table."),
+    key(
+        "checkpoint_interval",
+        Span(1),
+        Default("100ms"),
+        "The oldest row that was read waits at most this long until it is moved into the log.",
+    ),
+    key("checkpoint_rows", Whole(1, 100_000), Default("5000"), "A checkpoint moves at most this many rows."),
+    key("checkpoint_bytes", Size(65_536), Default("8MiB"), "A checkpoint moves at most this many bytes."),
+    key(
+        "memory_limit",
+        Size(1 << 20),
+        Default("16MiB"),
+        "Bytes of rows that were read and not yet moved, for each shard. A shard above it is not polled.",
+    ),
+    key(
+        "window",
+        Size(65_536),
+        Default("4MiB"),
+        "Bytes of moved messages that are kept for lanes a little behind, for each shard. Lanes further behind read the log.",
+    ),
+    key(
+        "send",
+        Word(&["ahead", "after-checkpoint"]),
+        Default("ahead"),
+        "`ahead` sends as soon as a committed row was read. `after-checkpoint` waits until the row was moved: for databases that show a commit before it is durable.",
+    ),
+    key(
+        "prune",
+        Switch,
+        Default("true"),
+        "Whether the relay prunes and merges by itself, one instance at a time. `false`: `outhaul prune` does it, from a timer.",
+    ),
+    key(
+        "retention",
+        Span(0),
+        Default("7d"),
+        "Messages older than this leave the log, if every lane has settled them. Nothing unsent is ever deleted.",
+    ),
+    key(
+        "merge_after",
+        Span(0),
+        Default("10m"),
+        "Small chunks and receipts of hours that ended this long ago are merged into large ones.",
+    ),
+];
+
+const ADMIN: &[Key] = &[key(
+    "listen",
+    Text,
+    Means("no admin server"),
+    "Address of the admin server. Not in this build: a configuration that sets it is refused.",
+)];
+
+const OUTBOX: &[Key] = &[
+    key("name", Text, Default("main"), "Name of this outbox in output, logs and `--outbox`. Each has its own."),
+    key(
+        "url",
+        Url,
+        Required,
+        "Database: `sqlite:PATH`, `mysql://USER:PASSWORD@HOST:PORT/DATABASE`, `mariadb://…`, `postgres://…`.",
+    ),
+    key(
+        "mode",
+        Word(&["move", "status"]),
+        Default("move"),
+        "`move`: rows are moved into the log. `status` (an existing table with a status column) is not in this build.",
+    ),
+    key("table_prefix", Text, Means("no prefix"), "What the names of all tables begin with."),
+    key("table", Text, Default("outbox"), "Name of the outbox table itself, without the prefix."),
+    key(
+        "max_message_bytes",
+        Size(1),
+        Default("4MiB"),
+        "A larger payload is not fetched: its message is parked as dead with the limit named, and kept.",
+    ),
+    key("connect_timeout", Span(10), Default("5s"), "Limit of connecting."),
+    key("statement_timeout", Span(10), Default("10s"), "Limit of a statement."),
+    key("lock_timeout", Span(10), Default("1s"), "Limit of waiting for a lock."),
+    key(
+        "tls.required",
+        Switch,
+        Default("false"),
+        "Use TLS or fail. `sslmode=require` or `ssl-mode=REQUIRED` in the URL says the same.",
+    ),
+    key("tls.ca_file", Path, Means("the built-in authorities"), "PEM file with the authorities to trust."),
+    key("tls.insecure", Switch, Default("false"), "Accept any certificate. For tests only; every start says so."),
+    key(
+        "columns.preset",
+        Word(&["outhaul", "debezium"]),
+        Default("outhaul"),
+        "Column names to begin with. `debezium`: those that Debezium's outbox event router documents (id, aggregatetype, aggregateid, type, payload); such a table needs a `seq` column, `validate` prints the ALTER TABLE.",
+    ),
+    key("columns.seq", Text, Means("as the preset says"), "Name of the column that holds `seq`."),
+    key(
+        "columns.shard",
+        Text,
+        Means("as the preset says"),
+        "Name of the `shard` column. `none`: there is none, everything is shard 0.",
+    ),
+    key("columns.id", Text, Means("as the preset says"), "Name of the `id` column."),
+    key("columns.topic", Text, Means("as the preset says"), "Name of the `topic` column."),
+    key(
+        "columns.msg_key",
+        Text,
+        Means("as the preset says"),
+        "Name of the `msg_key` column. `none`: no keys, so no order.",
+    ),
+    key("columns.headers", Text, Means("as the preset says"), "Name of the `headers` column. `none`: no headers."),
+    key("columns.payload", Text, Means("as the preset says"), "Name of the `payload` column."),
+    key(
+        "columns.created_at",
+        Text,
+        Means("as the preset says"),
+        "Name of the `created_at` column. `none`: the time at which the relay read the row.",
+    ),
+    key(
+        "columns.available_at",
+        Text,
+        Means("as the preset says"),
+        "Name of the `available_at` column. `none`: no delayed messages.",
+    ),
+];
+
+/// Keys of every destination, whatever its kind.
+pub const DESTINATION: &[Key] = &[
+    key(
+        "name",
+        Text,
+        Required,
+        "Name of this destination in routes, receipts, output and logs. Each has its own; a renamed destination is another destination.",
+    ),
+    key(
+        "kind",
+        Text,
+        Required,
+        "What it is; each kind has keys of its own, see below. A kind that is not in the build is refused.",
+    ),
+    key(
+        "require_ack",
+        Word(ACK_LEVELS),
+        Means("any level, with a warning where it is weak"),
+        "The least that an acknowledgement must prove. The relay refuses to start where the destination proves less.",
+    ),
+    key(
+        "send_limit",
+        Span(10),
+        Default("3s"),
+        "A send without an answer for this long counts as unknown and is tried again. `lease_ttl` must exceed it.",
+    ),
+    key("max_batch", Whole(1, 10_000), Default("500"), "Most messages in a batch."),
+    key("max_batch_bytes", Size(1_024), Default("1MiB"), "Most bytes in a batch, unless a single message is larger."),
+    key("quick_tries", Whole(1, 100), Default("3"), "Tries in place before a message is set aside as `retrying`."),
+    key(
+        "max_attempts",
+        Whole(1, 10_000),
+        Default("10"),
+        "Sends of a message before it is `dead`. Attempts while the destination as a whole is down are not counted.",
+    ),
+    key(
+        "retry_first",
+        Span(1),
+        Default("1s"),
+        "Wait before a message that was set aside is tried again; it doubles from try to try.",
+    ),
+    key("retry_longest", Span(1), Default("5m"), "Longest such wait."),
+    key(
+        "on_dead",
+        Word(&["block_key", "continue"]),
+        Default("block_key"),
+        "What later messages of a dead one's key do: wait, or go on.",
+    ),
+    key(
+        "breaker_failures",
+        Whole(1, 10_000),
+        Default("5"),
+        "Batches in a row without one delivery, after which the destination counts as down.",
+    ),
+    key("breaker_longest", Span(10), Default("10s"), "Longest wait between two looks at a destination that is down."),
+];
+
+const ROUTE: &[Key] = &[
+    key(
+        "topic",
+        Text,
+        Required,
+        "A topic, in which `*` stands for any run of characters. A message goes to the destinations of every route that matches.",
+    ),
+    key("to", List, Required, "Names of destinations."),
+];
+
+/// `[relay]`, which also stands when it is left out.
+pub const RELAY_SECTION: Section = Section { name: "relay", repeated: false, doc: "The relay process.", keys: RELAY };
+
+/// The whole tree.
+pub const SECTIONS: &[Section] = &[
+    RELAY_SECTION,
+    Section { name: "admin", repeated: false, doc: "The admin server.", keys: ADMIN },
+    Section {
+        name: "outbox",
+        repeated: true,
+        doc: "A database with an outbox. One relay may serve several.",
+        keys: OUTBOX,
+    },
+    Section {
+        name: "destination",
+        repeated: true,
+        doc: "A place to deliver to, at most 64. Keys of every kind:",
+        keys: DESTINATION,
+    },
+    Section {
+        name: "route",
+        repeated: true,
+        doc: "From topics to destinations. A message that no route names is parked under the destination `-`, never dropped.",
+        keys: ROUTE,
+    },
+];
+
+/// The section of a name.
+pub fn section(name: &str) -> Option<&'static Section> {
+    SECTIONS.iter().find(|s| s.name == name)
+}
+
+/// The names of all keys of a section; `kind` adds those of that kind of destination.
+pub fn names(section: &Section, kind: Option<&str>) -> Vec<&'static str> {
+    let of_kind = if section.name == "destination" { kind.and_then(registry::keys).unwrap_or(&[]) } else { &[] };
+    section.keys.iter().map(|k| k.name).chain(of_kind.iter().map(|k| k.name)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_default_has_the_shape_of_its_key() {
+        for (section, k) in SECTIONS.iter().flat_map(|s| s.keys.iter().map(move |k| (s.name, k))) {
+            if let Default(text) = k.absent {
+                assert!(super::super::value::check(k.shape, text).is_ok(), "{section} {}", k.name);
+            }
+        }
+    }
+}

@@ -1,0 +1,249 @@
+//! The configuration: one TOML file, or a few arguments, with every key open to an override from the environment.
+//!
+//! ```text
+//! file or arguments → tree → overrides → ${…} → sections → Config
+//! ```
+//!
+//! Nothing stops at the first mistake: all of them are told together, each with its place, code and remedy.
+
+mod build;
+pub mod interpolate;
+pub mod keys;
+pub mod overrides;
+mod problems;
+pub mod reference;
+mod section;
+mod tree;
+mod value;
+
+use std::path::Path;
+
+use outhaul_core::config::{LaneLimits, Settings};
+use outhaul_core::destination::DestinationIndex;
+use outhaul_core::receipt::AckLevel;
+use outhaul_core::route::{Route, Routes};
+use outhaul_store::StoreOptions;
+
+use self::interpolate::Surroundings;
+use self::problems::Problems;
+use self::value::{Node, Origin, Value};
+use crate::codes;
+use crate::failure::{Failure, Failures};
+
+/// Name of the file that is read when none is named.
+pub const DEFAULT_FILE: &str = "outhaul.toml";
+
+/// Name of the outbox that `--db` stands for.
+pub const DB_NAME: &str = "main";
+
+/// All that was configured.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// `[relay]`.
+    pub relay: Relay,
+    /// `[[outbox]]`: at least one.
+    pub outboxes: Vec<Outbox>,
+    /// `[[destination]]`, at most 64.
+    pub destinations: Vec<Destination>,
+    /// `[[route]]`: topic pattern and names of destinations.
+    pub routes: Vec<(String, Vec<String>)>,
+}
+
+/// `[relay]`.
+#[derive(Clone, Debug)]
+pub struct Relay {
+    /// Name of the instance, if one was given.
+    pub instance: Option<String>,
+    /// What the engine goes by.
+    pub settings: Settings,
+    /// Limit of draining, milliseconds.
+    pub shutdown_limit_ms: u64,
+    /// Whether the relay prunes by itself.
+    pub prune: bool,
+    /// Age at which settled messages leave the log, milliseconds.
+    pub retention_ms: u64,
+    /// Age at which closed hours are merged, milliseconds.
+    pub merge_after_ms: u64,
+}
+
+/// `[[outbox]]`.
+#[derive(Clone, Debug)]
+pub struct Outbox {
+    /// Name.
+    pub name: String,
+    /// How it is opened.
+    pub store: StoreOptions,
+}
+
+/// `[[destination]]`.
+#[derive(Clone)]
+pub struct Destination {
+    /// Name.
+    pub name: String,
+    /// Kind: one that this build has.
+    pub kind: String,
+    /// The keys of its kind. May hold secrets.
+    pub settings: serde_json::Value,
+    /// Limits of its lanes.
+    pub limits: LaneLimits,
+    /// The least that an acknowledgement must prove.
+    pub require_ack: Option<AckLevel>,
+}
+
+impl std::fmt::Debug for Destination {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Destination").field("name", &self.name).field("kind", &self.kind).finish_non_exhaustive()
+    }
+}
+
+impl Config {
+    /// The routes by index of destination. Names were checked when the configuration was read.
+    pub fn routes(&self) -> Routes {
+        let index = |name: &String| {
+            let at = self.destinations.iter().position(|d| d.name == *name)?;
+            u8::try_from(at).ok().map(DestinationIndex)
+        };
+        Routes::new(
+            self.routes
+                .iter()
+                .map(|(pattern, to)| Route { pattern: pattern.clone(), to: to.iter().filter_map(index).collect() })
+                .collect(),
+        )
+    }
+
+    /// The outbox that a command is about: the only one, or the one that `--outbox` names.
+    ///
+    /// # Errors
+    /// There is none of this name, or there are several and none was named.
+    pub fn outbox(&self, name: Option<&str>) -> Result<&Outbox, Failure> {
+        let names = || self.outboxes.iter().map(|o| o.name.as_str()).collect::<Vec<_>>().join(", ");
+        match (name, self.outboxes.as_slice()) {
+            (None, [only]) => Ok(only),
+            (None, _) => Err(Failure::new(&codes::WHICH_OUTBOX, format!("there are several outboxes: {}", names()))),
+            (Some(name), all) => all.iter().find(|o| o.name == name).ok_or_else(|| {
+                Failure::new(&codes::WHICH_OUTBOX, format!("no outbox is named {name}; there are: {}", names()))
+            }),
+        }
+    }
+}
+
+/// Where the configuration comes from.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Sources<'a> {
+    /// `-c FILE`.
+    pub file: Option<&'a Path>,
+    /// `--db URL`.
+    pub db: Option<&'a str>,
+    /// `--to TARGET`.
+    pub to: &'a [String],
+}
+
+/// Reads the configuration, with the process's own environment.
+///
+/// # Errors
+/// All that is wrong with it.
+pub fn load(sources: Sources<'_>) -> Result<Config, Failures> {
+    let variables = std::env::vars_os()
+        .filter_map(|(name, text)| Some((name.into_string().ok()?, text.into_string().ok()?)))
+        .filter(|(name, _)| name.starts_with(overrides::PREFIX))
+        .collect();
+    let around = Surroundings { variable: &|name| std::env::var(name).ok(), file: &read_secret };
+    load_with(sources, variables, &around)
+}
+
+fn load_with(
+    sources: Sources<'_>,
+    variables: Vec<(String, String)>,
+    around: &Surroundings<'_>,
+) -> Result<Config, Failures> {
+    let path = sources.file.unwrap_or(Path::new(DEFAULT_FILE));
+    let mut problems = Problems::new(path.display().to_string());
+    let mut tree = match sources.db {
+        Some(url) => from_arguments(url, sources.to, &mut problems),
+        None => from_file(path, sources.file.is_some(), !variables.is_empty(), &mut problems)?,
+    };
+    for stray in overrides::apply(&mut tree, variables) {
+        problems.at(&Origin::Variable(stray.variable), &codes::STRAY_OVERRIDE, stray.message);
+    }
+    for (_, node) in &mut tree {
+        interpolate::interpolate(node, around, &mut |node, why| problems.at(&node.origin, &codes::UNRESOLVED, why));
+    }
+    build::build(&tree, problems)
+}
+
+fn from_file(
+    path: &Path,
+    named: bool,
+    variables: bool,
+    problems: &mut Problems,
+) -> Result<Vec<(String, Node)>, Failures> {
+    let text = match std::fs::read_to_string(path) {
+        Ok(text) => text,
+        // Variables alone can be the whole configuration.
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound && !named && variables => return Ok(vec![]),
+        Err(e) => return Err(Failure::new(&codes::NO_FILE, format!("{}: {e}", path.display())).into()),
+    };
+    tree::parse(&text).map_err(|errors| {
+        let mut found = Problems::new(problems.file());
+        for e in errors {
+            found.at(&Origin::Line(e.line), &codes::NOT_TOML, e.message);
+        }
+        found.into_result(()).err().unwrap_or(Failures(vec![]))
+    })
+}
+
+/// The tree that `--db` and `--to` stand for.
+fn from_arguments(url: &str, to: &[String], problems: &mut Problems) -> Vec<(String, Node)> {
+    let table = |entries: Vec<(&str, String)>, argument| {
+        let origin = || Origin::Argument(argument);
+        let entries = entries.into_iter().map(|(k, v)| (k.to_owned(), Node::new(Value::Text(v), origin()))).collect();
+        Node::new(Value::Table(entries), origin())
+    };
+    let list = |items| Node::new(Value::List(items), Origin::Argument("--db"));
+    let outbox = table(vec![("name", DB_NAME.into()), ("url", url.into())], "--db");
+    let mut tree = vec![("outbox".to_owned(), list(vec![outbox]))];
+    let mut destinations = vec![];
+    let mut routes = vec![];
+    for target in to {
+        let (kind, rest) = match target.split_once(':') {
+            Some((kind, rest)) if outhaul_sink::registry::KINDS.contains(&kind) => (kind, rest),
+            _ => {
+                problems.at(
+                    &Origin::Argument("--to"),
+                    &codes::BAD_TARGET,
+                    "it must be file:PATH, stdout: or inbox:URL",
+                );
+                continue;
+            }
+        };
+        let same = destinations.len() + 1;
+        let name = if destinations.is_empty() { kind.to_owned() } else { format!("{kind}-{same}") };
+        let mut entries = vec![("name", name.clone()), ("kind", kind.to_owned())];
+        match kind {
+            "file" => entries.push(("path", rest.to_owned())),
+            "inbox" => entries.push(("url", rest.to_owned())),
+            _ => {}
+        }
+        destinations.push(table(entries, "--to"));
+        routes.push(table(vec![("topic", "*".into()), ("to", name)], "--to"));
+    }
+    if !destinations.is_empty() {
+        tree.push(("destination".into(), list(destinations)));
+        tree.push(("route".into(), list(routes)));
+    }
+    tree
+}
+
+fn read_secret(path: &str) -> Result<String, String> {
+    use std::io::Read;
+    let file = std::fs::File::open(path).map_err(|e| e.to_string())?;
+    let mut text = String::new();
+    file.take(interpolate::MAX_FILE_BYTES + 1).read_to_string(&mut text).map_err(|e| e.to_string())?;
+    if text.len() as u64 > interpolate::MAX_FILE_BYTES {
+        return Err(format!("it has more than {} bytes", interpolate::MAX_FILE_BYTES));
+    }
+    Ok(text)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,255 @@
+//! What a configuration may and may not say.
+
+use super::*;
+use crate::failure::Failure;
+
+fn read(file: &str, variables: &[(&str, &str)]) -> Result<Config, Vec<Failure>> {
+    let mut problems = Problems::new("outhaul.toml");
+    let mut tree = tree::parse(file).expect("the test's file is TOML");
+    let variables = variables.iter().map(|(n, v)| ((*n).to_owned(), (*v).to_owned())).collect();
+    for stray in overrides::apply(&mut tree, variables) {
+        problems.at(&Origin::Variable(stray.variable), &codes::STRAY_OVERRIDE, stray.message);
+    }
+    let variable = |name: &str| (name == "PW").then(|| "s3cret".to_owned());
+    let around = Surroundings { variable: &variable, file: &|_| Err("no such file".into()) };
+    for (_, node) in &mut tree {
+        interpolate::interpolate(node, &around, &mut |node, why| problems.at(&node.origin, &codes::UNRESOLVED, why));
+    }
+    build::build(&tree, problems).map_err(|f| f.0)
+}
+
+fn refused(file: &str, variables: &[(&str, &str)]) -> Vec<String> {
+    read(file, variables).expect_err("must be refused").iter().map(|f| format!("{} {}", f.code, f.message)).collect()
+}
+
+/// The one problem of a file that is right but for `extra`.
+fn problem(extra: &str) -> String {
+    let file = format!("[[outbox]]\nurl = \"sqlite:a.db\"\n{extra}");
+    let found = refused(&file, &[]);
+    assert_eq!(found.len(), 1, "{found:#?}");
+    found[0].clone()
+}
+
+const WHOLE: &str = r#"
+[relay]
+instance = "one"
+lease_ttl = "5s"
+shutdown_limit = "10s"
+send = "after-checkpoint"
+
+[[outbox]]
+name = "orders"
+url = "mysql://relay:${PW}@127.0.0.1:3306/shop"
+table_prefix = "shop_"
+max_message_bytes = "1MiB"
+columns.preset = "debezium"
+columns.headers = "meta"
+tls.required = true
+
+[[destination]]
+name = "points"
+kind = "inbox"
+url = "postgres://relay:${PW}@127.0.0.1/points"
+consumer = "points"
+send_limit = "1s"
+on_dead = "continue"
+
+[[destination]]
+name = "trail"
+kind = "file"
+path = "trail.jsonl"
+require_ack = "flushed"
+
+[[route]]
+topic = "order-*"
+to = ["points", "trail"]
+
+[[route]]
+topic = "audit"
+to = "trail"
+"#;
+
+#[test]
+fn a_whole_one() {
+    let c = read(WHOLE, &[]).unwrap();
+    assert_eq!(c.relay.settings.lease_ttl_ms, 5_000);
+    assert_eq!(c.relay.settings.lease_interval_ms, 1_000);
+    assert_eq!(c.relay.shutdown_limit_ms, 10_000);
+    assert!(!c.relay.settings.send_ahead);
+    let o = &c.outboxes[0];
+    assert_eq!((o.name.as_str(), o.store.url.as_str()), ("orders", "mysql://relay:s3cret@127.0.0.1:3306/shop"));
+    assert_eq!((o.store.outbox(), o.store.max_message_bytes), ("shop_outbox".into(), 1 << 20));
+    assert!(o.store.tls.required);
+    assert_eq!((o.store.columns.topic.as_str(), o.store.columns.headers.as_deref()), ("aggregatetype", Some("meta")));
+    assert_eq!(o.store.columns.shard, None);
+    assert_eq!(c.destinations[0].limits.send_limit_ms, 1_000);
+    assert!(!c.destinations[0].limits.block_key);
+    assert_eq!(c.destinations[1].require_ack, Some(AckLevel::Flushed));
+    assert_eq!(c.routes().destinations("order-created").iter().count(), 2);
+    assert_eq!(c.routes().destinations("audit").iter().collect::<Vec<_>>(), [DestinationIndex(1)]);
+    assert!(!format!("{c:?}").contains("s3cret"), "a secret is shown");
+}
+
+#[test]
+fn what_is_left_out_is_what_the_core_says() {
+    let c = read("[[outbox]]\nurl = \"x.db\"\n[[destination]]\nname = \"t\"\nkind = \"stdout\"\n", &[]).unwrap();
+    assert_eq!(c.relay.settings, Settings::default());
+    assert_eq!(c.destinations[0].limits, LaneLimits::default());
+    let standard = StoreOptions::new("x.db");
+    let store = &c.outboxes[0].store;
+    assert_eq!(store.columns, standard.columns);
+    assert_eq!(store.tls, standard.tls);
+    assert_eq!(
+        (store.max_message_bytes, store.connect_timeout, store.statement_timeout, store.lock_timeout),
+        (standard.max_message_bytes, standard.connect_timeout, standard.statement_timeout, standard.lock_timeout)
+    );
+    assert_eq!((store.outbox(), &store.table_prefix), (standard.outbox(), &standard.table_prefix));
+}
+
+#[test]
+fn unknown_keys_with_line_and_suggestion() {
+    let p = problem("[relay]\nlease_tll = \"3s\"\n");
+    assert_eq!(p, "OUT-3003 outhaul.toml line 4: there is no key lease_tll in relay; did you mean lease_ttl?");
+    let p = problem("[relai]\n");
+    assert_eq!(p, "OUT-3003 outhaul.toml line 3: there is no section relai; did you mean relay?");
+    assert!(
+        problem("columns.topik = \"x\"\n")
+            .contains("line 3: there is no key columns.topik in outbox; did you mean columns.topic?")
+    );
+    let p = problem("[[destination]]\nname = \"t\"\nkind = \"file\"\npath = \"x\"\nurl = \"y\"\n");
+    assert!(p.starts_with("OUT-3003 outhaul.toml line 7: there is no key url in destination of kind file"), "{p}");
+    let top = refused("url = \"sqlite:a.db\"\n", &[]);
+    assert!(top[0].contains("url is a key of outbox"), "{top:?}");
+}
+
+#[test]
+fn values_that_do_not_fit() {
+    for (extra, part) in [
+        ("[relay]\nlease_ttl = 5\n", "lease_ttl of relay takes a length of time"),
+        ("[relay]\nlease_ttl = \"5 weeks\"\n", "\"5 weeks\" is not"),
+        ("[relay]\nlease_ttl = \"10ms\"\n", "at least 1s"),
+        ("[relay]\npoll_rows = 0\n", "from 1 to 100000"),
+        ("[relay]\nsend = \"later\"\n", "one of \"ahead\", \"after-checkpoint\""),
+        ("[relay]\nlease_ttl = \"9s\"\nlease_interval = \"4s\"\n", "a third of lease_ttl"),
+        ("[relay]\nrescan_min = \"80s\"\n", "above rescan_max"),
+        ("[outbox]\n", ""),
+    ] {
+        if extra == "[outbox]\n" {
+            assert!(refused("[outbox]\nurl = \"x.db\"\n", &[])[0].contains("written as [[outbox]]"));
+            continue;
+        }
+        let p = problem(extra);
+        assert!(p.starts_with("OUT-3005 outhaul.toml line ") && p.contains(part), "{p}");
+    }
+    assert!(problem("[[route]]\ntopic = \"a\"\nto = []\n").contains("it is empty"));
+    assert!(problem("[[outbox]]\nname = \"b\"\n").starts_with("OUT-3004 outhaul.toml line 3: outbox has no url"));
+    let url = refused("[[outbox]]\nurl = \"gopher://u:${PW}@x\"\n", &[]);
+    assert!(url[0].starts_with("OUT-1013 ") && !url[0].contains("s3cret"), "{url:?}");
+    let kept = refused("[[outbox]]\nurl = \"x.db\"\n[relay]\nlease_ttl = \"${PW}\"\n", &[]);
+    assert!(!kept[0].contains("s3cret"), "{kept:?}");
+}
+
+#[test]
+fn what_must_hold_between_the_parts() {
+    let destination = |name: &str, more: &str| format!("[[destination]]\nname = \"{name}\"\nkind = \"stdout\"\n{more}");
+    let p = problem(&destination("t", "send_limit = \"10s\"\n"));
+    assert!(
+        p.starts_with(
+            "OUT-3010 outhaul.toml line 6: the send_limit of destination t is 10000 ms, lease_ttl is 10000 ms"
+        ),
+        "{p}"
+    );
+    let many: String = (0..65).map(|n| destination(&format!("d{n}"), "")).collect();
+    assert!(problem(&many).starts_with("OUT-3011 "));
+    let p = problem(&(destination("points", "") + "[[route]]\ntopic = \"*\"\nto = [\"point\"]\n"));
+    assert_eq!(
+        p,
+        "OUT-3009 outhaul.toml line 8: a route goes to \"point\", which is no destination; did you mean points?"
+    );
+    assert!(problem(&(destination("t", "") + &destination("t", ""))).starts_with("OUT-3008 "));
+    assert!(problem(&destination("-", "")).starts_with("OUT-3005 "));
+    assert!(problem("[[outbox]]\nurl = \"b.db\"\n").starts_with("OUT-3008 "));
+    assert!(problem("mode = \"status\"\n").starts_with("OUT-3012 outhaul.toml line 3"));
+    assert!(problem("[admin]\nlisten = \"127.0.0.1:7070\"\n").starts_with("OUT-3013 "));
+    assert!(problem("[[destination]]\nname = \"k\"\nkind = \"kafka\"\n").starts_with("OUT-2001 outhaul.toml line 5: "));
+    assert!(problem("[[destination]]\nname = \"k\"\nkind = \"kafak\"\n").starts_with("OUT-2002 "));
+    assert!(problem("[[destination]]\nname = \"k\"\nkind = \"file\"\n").starts_with("OUT-2003 "));
+    assert!(refused("", &[])[0].starts_with("OUT-3007 "));
+}
+
+#[test]
+fn all_of_them_together() {
+    let file = "[relay]\nlease_tll = 1\n[[outbox]]\nurl = \"mysql://u:${NOPE}@h/d\"\nmode = \"status\"\n[[route]]\ntopic = \"*\"\nto = [\"x\"]\n";
+    let mut codes: Vec<String> =
+        refused(file, &[("OUTHAUL__RELAX__X", "1")]).iter().map(|p| p[..8].to_owned()).collect();
+    codes.sort();
+    assert_eq!(codes, ["OUT-3003", "OUT-3006", "OUT-3009", "OUT-3012", "OUT-3016"]);
+}
+
+#[test]
+fn every_key_by_a_variable() {
+    let c = read(
+        WHOLE,
+        &[
+            ("OUTHAUL__RELAY__LEASE_TTL", "20s"),
+            ("OUTHAUL__OUTBOX__ORDERS__URL", "sqlite:${PW}.db"),
+            ("OUTHAUL__OUTBOX__ORDERS__TLS__REQUIRED", "false"),
+            ("OUTHAUL__DESTINATION__TRAIL__MAX_BATCH", "7"),
+            ("OUTHAUL__DESTINATION__TRAIL__PATH", "77"),
+            ("OUTHAUL__ROUTE__1__TO", "trail, points"),
+            ("OUTHAUL__DESTINATION__2__NAME", "out"),
+            ("OUTHAUL__DESTINATION__2__KIND", "stdout"),
+        ],
+    )
+    .unwrap();
+    assert_eq!(c.relay.settings.lease_ttl_ms, 20_000);
+    assert_eq!(c.outboxes[0].store.url, "sqlite:s3cret.db");
+    assert!(!c.outboxes[0].store.tls.required);
+    assert_eq!(c.destinations[1].limits.max_batch, 7);
+    assert_eq!(c.destinations[1].settings["path"], "77");
+    assert_eq!(c.routes[1].1, ["trail", "points"]);
+    assert_eq!(c.destinations[2].kind, "stdout");
+    let p = refused(WHOLE, &[("OUTHAUL__RELAY__LEASE_TLL", "20s")]);
+    assert_eq!(
+        p,
+        ["OUT-3003 variable OUTHAUL__RELAY__LEASE_TLL: there is no key lease_tll in relay; did you mean lease_ttl?"]
+    );
+}
+
+#[test]
+fn a_kind_has_no_key_that_every_destination_has() {
+    for kind in outhaul_sink::registry::built() {
+        for key in outhaul_sink::registry::keys(kind).unwrap() {
+            assert!(keys::DESTINATION.iter().all(|k| k.name != key.name), "{kind} {}", key.name);
+        }
+    }
+}
+
+#[test]
+fn arguments_stand_for_a_file() {
+    let to = ["file:a.jsonl".to_owned(), "stdout:".to_owned()];
+    let around = Surroundings { variable: &|_| None, file: &|_| Err(String::new()) };
+    let sources = Sources { file: None, db: Some("sqlite:x.db"), to: &to };
+    let c = load_with(sources, vec![("OUTHAUL__OUTBOX__MAIN__TABLE_PREFIX".into(), "p_".into())], &around).unwrap();
+    assert_eq!((c.outboxes[0].name.as_str(), c.outboxes[0].store.outbox().as_str()), (DB_NAME, "p_outbox"));
+    assert_eq!(c.destinations.iter().map(|d| d.name.as_str()).collect::<Vec<_>>(), ["file", "stdout-2"]);
+    assert_eq!(c.routes().destinations("x").iter().count(), 2);
+    let refused = |to: &str| {
+        let to = [to.to_owned()];
+        load_with(Sources { file: None, db: Some("x.db"), to: &to }, vec![], &around).unwrap_err().0[0].code.clone()
+    };
+    assert_eq!(refused("trail.jsonl"), "OUT-3014");
+    assert_eq!(refused("kafka:x"), "OUT-2001");
+}
+
+#[test]
+fn a_file_that_is_not_there() {
+    let around = Surroundings { variable: &|_| None, file: &|_| Err(String::new()) };
+    let none = Path::new("/nonexistent/outhaul.toml");
+    let code = |sources, variables| load_with(sources, variables, &around).unwrap_err().0[0].code.clone();
+    assert_eq!(code(Sources { file: Some(none), ..Sources::default() }, vec![]), "OUT-3001");
+    // The test runs in the crate's folder, where there is no outhaul.toml.
+    assert_eq!(code(Sources::default(), vec![]), "OUT-3001");
+    let variables = vec![("OUTHAUL__OUTBOX__0__URL".to_owned(), "x.db".to_owned())];
+    assert_eq!(load_with(Sources::default(), variables, &around).unwrap().outboxes[0].name, DB_NAME);
+}

@@ -1,0 +1,10 @@
+//! The real `outhaul` binary, against SQLite and real servers.
+
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+mod command_line;
+mod enqueue;
+mod journey;
+mod program;
+mod relay;
+mod validate;

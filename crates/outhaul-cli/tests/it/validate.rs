@@ -1,0 +1,89 @@
+//! `outhaul validate`.
+
+use outhaul_testkit::servers::Flavour;
+
+use crate::program::{Scene, on_every_database};
+
+on_every_database!(before_and_after_init, a_destination_that_does_not_start);
+
+async fn before_and_after_init(flavour: Flavour) {
+    let scene = Scene::new(flavour).await;
+    let missing = scene.run(&["validate", "--db", scene.url(), "--to", "stdout:"]).await.expect(3);
+    assert!(
+        missing.stdout.contains("CREATE TABLE") && missing.stdout.contains("FAIL outbox main"),
+        "{}",
+        missing.stdout
+    );
+    assert!(missing.stderr.starts_with("OUT-3025 outbox main: "), "{}", missing.stderr);
+    scene.run(&["init", "--db", scene.url()]).await.expect(0);
+    let ran = scene.run(&["validate", "--db", scene.url(), "--to", "stdout:"]).await.expect(0);
+    assert!(ran.stdout.contains("ok   outbox main: ") && ran.stdout.contains("payload as bytes"), "{}", ran.stdout);
+    assert!(ran.stdout.contains("ok   destination stdout: "), "{}", ran.stdout);
+    let report = scene.run(&["validate", "--db", scene.url(), "--json"]).await.expect(0).json();
+    assert_eq!((&report["outboxes"][0]["ok"], &report["outboxes"][0]["shards"]), (&true.into(), &1.into()));
+    assert!(report["warnings"].as_array().unwrap().iter().any(|w| w.as_str().unwrap().contains("no destination")));
+}
+
+async fn a_destination_that_does_not_start(flavour: Flavour) {
+    let scene = Scene::ready(flavour).await;
+    let ran = scene.run(&["validate", "--db", scene.url(), "--to", "file:none/x.jsonl"]).await.expect(1);
+    assert!(ran.stdout.contains("FAIL destination file: file"), "{}", ran.stdout);
+    assert!(ran.stderr.starts_with("OUT-2004 destination file: "), "{}", ran.stderr);
+    let config = format!(
+        "[[outbox]]\nurl = \"{}\"\n[[destination]]\nname = \"weak\"\nkind = \"file\"\npath = \"x.jsonl\"\nfsync = \"none\"\n\
+         require_ack = \"flushed\"\n[[route]]\ntopic = \"*\"\nto = [\"weak\"]\n",
+        scene.url()
+    );
+    scene.folder.write("outhaul.toml", &config);
+    for command in ["validate", "relay"] {
+        let ran = scene.run(&[command]).await.expect(1);
+        assert!(ran.stderr.contains("OUT-3018 destination weak: require_ack is flushed, "), "{command} {}", ran.stderr);
+    }
+    scene.folder.run(&["validate"], "", &[("OUTHAUL__DESTINATION__WEAK__FSYNC", "batch")]).await.expect(0);
+}
+
+#[cfg(any(feature = "mysql", feature = "postgres"))]
+mod servers {
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    #[cfg(feature = "mysql")]
+    const SERVERS: &[Flavour] = if cfg!(feature = "postgres") {
+        &[Flavour::MariaDb, Flavour::MySql, Flavour::Postgres]
+    } else {
+        &[Flavour::MariaDb, Flavour::MySql]
+    };
+    #[cfg(not(feature = "mysql"))]
+    const SERVERS: &[Flavour] = &[Flavour::Postgres];
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn credentials_and_rights() {
+        for flavour in SERVERS {
+            let mut scene = Scene::ready(*flavour).await;
+            let narrow = scene.database.restricted_user(&["SELECT ON outbox"]).await;
+            let wrong = narrow.replace("narrow", "s3cret");
+            let ran = scene.run(&["validate", "--db", &wrong]).await.expect(1);
+            assert!(ran.stderr.starts_with("OUT-1005 outbox main: "), "{flavour:?} {}", ran.stderr);
+            assert!(!ran.stderr.contains("s3cret") && !ran.stdout.contains("s3cret"), "{flavour:?}");
+            let ran = scene.run(&["relay", "--db", &wrong, "--to", "stdout:"]).await.expect(1);
+            assert!(ran.stderr.contains("OUT-1005 ") && !ran.stderr.contains("s3cret"), "{flavour:?} {}", ran.stderr);
+            let ran = scene.run(&["validate", "--db", &narrow]).await.expect(1);
+            assert!(ran.stderr.starts_with("OUT-1006 outbox main: "), "{flavour:?} {}", ran.stderr);
+        }
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_server_that_is_not_there() {
+        // A port that was just free: nobody listens there.
+        let port = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap().port();
+        for flavour in SERVERS {
+            let scene = Scene::new(*flavour).await;
+            let at = scene.database.url_at(([127, 0, 0, 1], port).into());
+            for call in [&["validate", "--db", &at][..], &["relay", "--db", &at, "--to", "stdout:", "--until-empty"]] {
+                let ran = scene.run(call).await.expect(1);
+                assert!(ran.stderr.contains("OUT-1001 outbox main: "), "{flavour:?} {}", ran.stderr);
+            }
+        }
+    }
+}

@@ -1,0 +1,113 @@
+//! Leases and heartbeats, by the database's clock alone.
+
+use outhaul_core::lease::{InstanceRow, LeaseReport, LeaseRow};
+use outhaul_core::message::{Epoch, ShardId};
+
+use super::MySqlStore;
+use super::link::{Answer, Link};
+use super::refusal::Failure;
+use super::statement::Statement;
+use super::values::{NOW, hex, literal, number, quoted, text, text_opt};
+use crate::store::{LeaseRound, StoreResult};
+
+/// The largest time to live that the server's arithmetic is asked for, milliseconds.
+const TTL_MAX_MS: u64 = 1 << 40;
+/// What the column takes, characters.
+const VERSION_MAX: usize = 64;
+
+impl MySqlStore {
+    /// Heartbeat, renewals and releases are statements of their own, in one round trip. Acquiring takes a second one: an
+    /// acquisition skips a row that somebody has locked (a checkpoint of the old owner or another's acquisition is under
+    /// way, and the next round will see what came of it), and an UPDATE cannot skip.
+    pub(super) async fn round(&self, round: &LeaseRound) -> StoreResult<LeaseReport> {
+        let mut held = self.lease.take(&self.dialer).await?;
+        let result = self.round_on(&mut held.link, round).await;
+        held.give_back(result)
+    }
+
+    async fn round_on(&self, link: &mut Link, round: &LeaseRound) -> Result<LeaseReport, Failure> {
+        let t = |name: &str| quoted(&self.options.table(name));
+        let (lease, instance) = (t("outbox_lease"), t("outbox_instance"));
+        let owner = hex(round.owner.as_bytes());
+        let ttl_ms = round.ttl_ms.min(TTL_MAX_MS);
+        let expiry = format!("{NOW} + INTERVAL {} MICROSECOND", ttl_ms * 1_000);
+        let version: String = round.version.chars().take(VERSION_MAX).collect();
+
+        let mut statements = vec![if round.leave {
+            format!("DELETE FROM {instance} WHERE owner = {owner}")
+        } else {
+            format!(
+                "INSERT INTO {instance} (owner, version, draining, heartbeat) VALUES ({owner}, {}, {}, {NOW}) \
+                 ON DUPLICATE KEY UPDATE version = VALUES(version), draining = VALUES(draining), heartbeat = VALUES(heartbeat)",
+                literal(&version),
+                u8::from(round.draining)
+            )
+        }];
+        let change = |to: &str, of: &[(ShardId, Epoch)]| {
+            let which = pairs(of);
+            format!("UPDATE {lease} FORCE INDEX (PRIMARY) SET {to} WHERE owner = {owner} AND ({which})")
+        };
+        if !round.renew.is_empty() {
+            statements.push(change(&format!("expires_at = {expiry}"), &round.renew));
+        }
+        if !round.release.is_empty() {
+            statements.push(change("owner = NULL, expires_at = NULL", &round.release));
+        }
+        if !round.acquire.is_empty() {
+            statements.push("START TRANSACTION".into());
+            statements.push(format!(
+                "SELECT shard FROM {lease} FORCE INDEX (PRIMARY) WHERE shard IN ({}) \
+                 AND (owner IS NULL OR expires_at IS NULL OR expires_at <= {NOW}) ORDER BY shard FOR UPDATE SKIP LOCKED",
+                shards(round.acquire.iter().map(|s| s.0))
+            ));
+            let answers = link.run_inside(&statements.iter().map(Statement::new).collect::<Vec<_>>()).await?;
+            let free: Vec<u16> =
+                answers.last().into_iter().flat_map(|a| &a.rows).map(|row| number(row, 0)).collect::<StoreResult<_>>()?;
+            statements.clear();
+            if !free.is_empty() {
+                statements.push(format!(
+                    "UPDATE {lease} FORCE INDEX (PRIMARY) SET owner = {owner}, epoch = epoch + 1, expires_at = {expiry} WHERE shard IN ({})",
+                    shards(free.into_iter())
+                ));
+            }
+            statements.push("COMMIT".into());
+        }
+        statements.push(format!(
+            "SELECT shard, owner, epoch, expires_at IS NULL OR expires_at <= {NOW} FROM {lease} WHERE shard >= 0 ORDER BY shard"
+        ));
+        statements.push(format!(
+            "SELECT owner, draining FROM {instance} WHERE heartbeat >= {NOW} - INTERVAL {} MICROSECOND ORDER BY owner",
+            ttl_ms * 1_000
+        ));
+        let statements: Vec<Statement> = statements.iter().map(Statement::new).collect();
+        let mut answers = link.run_inside(&statements).await?;
+        let (instances, leases) = (answers.pop().unwrap_or_default(), answers.pop().unwrap_or_default());
+        Ok(report(leases, instances)?)
+    }
+}
+
+/// Rows are locked in the order of their shards, here and in a checkpoint: a range over the primary key does so.
+fn pairs(of: &[(ShardId, Epoch)]) -> String {
+    let pair = |(shard, epoch): &(ShardId, Epoch)| format!("(shard = {shard} AND epoch = {epoch})");
+    of.iter().map(pair).collect::<Vec<_>>().join(" OR ")
+}
+
+fn shards(shards: impl Iterator<Item = u16>) -> String {
+    shards.map(|s| s.to_string()).collect::<Vec<_>>().join(", ")
+}
+
+fn report(leases: Answer, instances: Answer) -> StoreResult<LeaseReport> {
+    let mut report = LeaseReport::default();
+    for mut row in leases.rows {
+        report.leases.push(LeaseRow {
+            shard: ShardId(number(&row, 0)?),
+            owner: text_opt(&mut row, 1)?,
+            epoch: Epoch(number(&row, 2)?),
+            expired: number::<u8>(&row, 3)? == 1,
+        });
+    }
+    for mut row in instances.rows {
+        report.instances.push(InstanceRow { owner: text(&mut row, 0)?, draining: number::<u8>(&row, 1)? == 1 });
+    }
+    Ok(report)
+}

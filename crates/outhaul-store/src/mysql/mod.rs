@@ -1,0 +1,175 @@
+//! MariaDB 10.6 and later, MySQL 8.0.13 and later: one code. What differs is asked of the server when a connection is
+//! made, and named in `server`.
+//!
+//! Six connections, each opened when it is needed first: poll, rescan, checkpoint, lease, log, and everything else. A
+//! session is READ COMMITTED, in UTC, with limits of its own, whatever the server's defaults are; reads are autocommit
+//! statements, and nothing of a call is left in the session behind it. See `link`.
+
+mod catalogue;
+mod checkpoint;
+mod enqueue;
+mod inbox;
+mod lease;
+mod link;
+mod log;
+mod maintain;
+mod parked;
+mod read;
+mod refusal;
+mod removal;
+mod resolved;
+mod schema;
+mod server;
+mod statement;
+mod values;
+
+use std::sync::{Arc, Mutex};
+
+use async_trait::async_trait;
+use outhaul_core::checkpoint::{Checkpoint, ShardOutcome};
+use outhaul_core::lease::LeaseReport;
+use outhaul_core::message::{Position, Seq, ShardId};
+use outhaul_core::parked::ParkedEntry;
+use outhaul_core::receipt::ReceiptRow;
+
+use self::catalogue::Layout;
+pub use self::inbox::MySqlInbox;
+use self::link::{Dialer, Slot};
+use self::resolved::Marks;
+use crate::error::StoreError;
+use crate::options::{DatabaseKind, InitPlan, StoreOptions};
+use crate::store::{
+    Found, LeaseRound, NewRow, PruneRequest, Pruned, ReadRequest, ReadRows, Recovery, SchemaInfo, ShardStatus, Store,
+    StoreResult, StoredChunk, StoredParked,
+};
+
+/// A store in MySQL or MariaDB.
+pub struct MySqlStore {
+    options: StoreOptions,
+    dialer: Dialer,
+    poll: Slot,
+    rescan: Slot,
+    checkpoint: Slot,
+    lease: Slot,
+    log: Slot,
+    other: Slot,
+    layout: Mutex<Option<Arc<Layout>>>,
+    marks: Mutex<Marks>,
+}
+
+impl MySqlStore {
+    /// Opens the first connection.
+    ///
+    /// # Errors
+    /// `Configuration`, `Authentication`, `Permission`, `Unavailable`, `ReadOnly` (a replica, or a server that lets
+    /// nobody write), `Unsupported` (older than MariaDB 10.6 or MySQL 8.0.13).
+    pub async fn open(options: StoreOptions) -> Result<Self, StoreError> {
+        let dialer = Dialer::new(&options)?;
+        let store = Self {
+            options,
+            dialer,
+            poll: Slot::new(),
+            rescan: Slot::new(),
+            checkpoint: Slot::new(),
+            lease: Slot::new(),
+            log: Slot::new(),
+            other: Slot::new(),
+            layout: Mutex::default(),
+            marks: Mutex::default(),
+        };
+        let first = store.other.take(&store.dialer).await?;
+        first.give_back(Ok(()))?;
+        Ok(store)
+    }
+}
+
+#[async_trait]
+impl Store for MySqlStore {
+    fn kind(&self) -> DatabaseKind {
+        DatabaseKind::MySql
+    }
+
+    fn ddl(&self, plan: &InitPlan) -> String {
+        schema::print(&self.options, plan)
+    }
+
+    async fn init(&self, plan: &InitPlan) -> StoreResult<()> {
+        self.make_tables(plan).await.map_err(|e| e.while_doing("making the tables"))
+    }
+
+    async fn inspect(&self) -> StoreResult<SchemaInfo> {
+        self.look().await
+    }
+
+    async fn read(&self, request: &ReadRequest) -> StoreResult<ReadRows> {
+        self.checked(self.read_rows(request).await).map_err(|e| e.while_doing("reading the outbox"))
+    }
+
+    /// Rests on what READ UNCOMMITTED shows of open transactions, and on a number's row being in the table three
+    /// seconds after the number was given: see the module `resolved`.
+    async fn resolved(&self, _seen: Seq) -> StoreResult<Seq> {
+        self.checked(self.resolved_mark().await).map_err(|e| e.while_doing("looking for open transactions"))
+    }
+
+    async fn checkpoint(&self, checkpoint: &Checkpoint) -> StoreResult<Vec<ShardOutcome>> {
+        self.checked(self.write_checkpoint(checkpoint).await).map_err(|e| e.while_doing("writing a checkpoint"))
+    }
+
+    async fn checkpoint_applied(&self, checkpoint: &Checkpoint) -> StoreResult<Vec<Option<ShardOutcome>>> {
+        self.was_applied(checkpoint).await.map_err(|e| e.while_doing("asking for a checkpoint"))
+    }
+
+    async fn recover(&self, shard: ShardId) -> StoreResult<Recovery> {
+        self.recovery(shard).await.map_err(|e| e.while_doing("recovering a shard"))
+    }
+
+    async fn read_log(&self, shard: ShardId, from: Position, max_bytes: usize) -> StoreResult<Vec<StoredChunk>> {
+        self.chunks_from(&self.log, shard, from, max_bytes).await.map_err(|e| e.while_doing("reading the log"))
+    }
+
+    async fn read_parked(
+        &self,
+        shard: ShardId,
+        destination: &str,
+        positions: &[Position],
+        destinations: &[String],
+    ) -> StoreResult<Vec<StoredParked>> {
+        let result = self.parked_with_content(shard, destination, positions, destinations).await;
+        result.map_err(|e| e.while_doing("reading parked rows"))
+    }
+
+    async fn lease_round(&self, round: &LeaseRound) -> StoreResult<LeaseReport> {
+        self.round(round).await.map_err(|e| e.while_doing("renewing leases"))
+    }
+
+    async fn enqueue(&self, rows: &[NewRow]) -> StoreResult<Vec<String>> {
+        self.checked(self.insert_rows(rows).await).map_err(|e| e.while_doing("inserting rows"))
+    }
+
+    async fn status(&self) -> StoreResult<Vec<ShardStatus>> {
+        self.shard_statuses().await.map_err(|e| e.while_doing("reading the status"))
+    }
+
+    async fn find(&self, id: &str, created_at_us: Option<(i64, i64)>) -> StoreResult<Vec<Found>> {
+        self.find_id(id, created_at_us).await.map_err(|e| e.while_doing("looking for an id"))
+    }
+
+    async fn receipts_of(&self, shard: ShardId, position: Position) -> StoreResult<Vec<ReceiptRow>> {
+        self.covering_receipts(shard, position).await.map_err(|e| e.while_doing("reading receipts"))
+    }
+
+    async fn parked_of(&self, shard: ShardId, position: Position) -> StoreResult<Vec<ParkedEntry>> {
+        self.parked_at(shard, position).await.map_err(|e| e.while_doing("reading parked rows"))
+    }
+
+    async fn prune(&self, request: &PruneRequest) -> StoreResult<Pruned> {
+        self.maintain(request).await.map_err(|e| e.while_doing("pruning"))
+    }
+
+    async fn close(&self) {
+        self.dialer.close();
+        for slot in [&self.poll, &self.rescan, &self.checkpoint, &self.lease, &self.log, &self.other] {
+            slot.clear().await;
+        }
+    }
+}

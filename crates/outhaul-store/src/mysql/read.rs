@@ -1,0 +1,268 @@
+//! Reading committed rows of the outbox.
+//!
+//! One statement answers a read, so that all its rows come from one snapshot. It fetches payloads up to a threshold, and
+//! of the others only the size; those that fit into the answer are fetched by a second statement. (Such a row may be
+//! gone by then, moved by another owner: it is left out.)
+
+use std::collections::HashMap;
+
+use mysql_async::Row as Columns;
+use outhaul_core::message::{Defect, Row, ShardId};
+use outhaul_core::runs::Run;
+
+use super::MySqlStore;
+use super::catalogue::Layout;
+use super::link::{Link, Slot};
+use super::refusal::Failure;
+use super::statement::Statement;
+use super::values::{NOW, bytes_opt, micros_opt, number, number_opt};
+use crate::row::{ByteBudget, RawRow};
+use crate::store::{ReadPurpose, ReadRequest, ReadRows, StoreResult};
+
+/// Payloads up to this size are fetched with their row, whatever the limits of the read, bytes.
+const INLINE_MIN: usize = 1 << 10;
+/// Ranges in one statement, at most: the server looks into the index for each when it plans.
+const RANGES_MAX: usize = 500;
+/// Two ranges with a hole of no more numbers than this between them are read as one.
+const HOLE: u64 = 8;
+
+/// Limits of sizes, bytes.
+#[derive(Clone, Copy)]
+struct Sizes {
+    /// Payloads above this are not fetched.
+    message: u64,
+    /// Headers above this are not fetched.
+    headers: u64,
+    /// Payloads above this are fetched by a statement of their own.
+    inline: u64,
+}
+
+/// A row of a page.
+struct Found {
+    raw: RawRow,
+    headers_bytes: u64,
+    /// Its `available_at` lies in the future.
+    later: bool,
+    /// Its payload is in it.
+    whole: bool,
+}
+
+/// The ranges to ask for: fewer than wanted, with holes in them that hold no more than `extra` numbers in all.
+struct Asked {
+    ranges: Vec<Run>,
+    extra: u64,
+}
+
+fn asked(wanted: &[Run]) -> Asked {
+    let mut hole = HOLE;
+    loop {
+        let mut asked = Asked { ranges: Vec::new(), extra: 0 };
+        for run in wanted {
+            match asked.ranges.last_mut() {
+                Some(last) if run.first.saturating_sub(last.last) <= hole + 1 => {
+                    asked.extra += run.first.saturating_sub(last.last).saturating_sub(1);
+                    last.last = last.last.max(run.last);
+                }
+                _ => asked.ranges.push(*run),
+            }
+        }
+        if asked.ranges.len() <= RANGES_MAX {
+            return asked;
+        }
+        hole = hole.saturating_mul(4);
+    }
+}
+
+impl Layout {
+    fn page(&self, asked: &Asked, shards: &[ShardId], sizes: Sizes, only_due: bool, limit: u64) -> String {
+        let column = |name: &Option<String>| name.clone().unwrap_or_else(|| "NULL".into());
+        let (payload, headers) = (&self.payload, column(&self.headers));
+        let later = self.available_at.as_ref().map(|at| format!("COALESCE({at} > {NOW}, 0)"));
+        let due = if only_due { later.as_ref().map(|later| format!(" AND {later} = 0")) } else { None };
+        let headers_max = sizes.headers;
+        let fetched = sizes.inline.min(sizes.message);
+        format!(
+            "SELECT {seq}, {shard}, {id}, {topic}, {key}, IF(LENGTH({headers}) <= {headers_max}, {headers}, NULL), \
+             COALESCE(LENGTH({headers}), 0), IF(LENGTH({payload}) <= {fetched}, {payload}, NULL), \
+             COALESCE(LENGTH({payload}), 0), {created}, {later} FROM {table}{hint} WHERE {which}{due} ORDER BY {seq} LIMIT {limit}",
+            seq = self.seq,
+            shard = self.shard.as_deref().unwrap_or("0"),
+            id = self.id.name,
+            topic = self.topic,
+            key = column(&self.key),
+            created = self.created_at.as_ref().map_or_else(|| NOW.into(), |c| format!("COALESCE({c}, {NOW})")),
+            later = later.as_deref().unwrap_or("0"),
+            due = due.unwrap_or_default(),
+            table = self.table,
+            hint = self.by_seq(),
+            which = self.which(&asked.ranges, shards),
+        )
+    }
+
+    fn which(&self, ranges: &[Run], shards: &[ShardId]) -> String {
+        let seq = &self.seq;
+        let ranges: Vec<String> = ranges
+            .iter()
+            .map(|r| format!("{seq} BETWEEN {} AND {}", r.first.min(i64::MAX as u64), r.last.min(i64::MAX as u64)))
+            .collect();
+        let ranges = format!("({})", ranges.join(" OR "));
+        match &self.shard {
+            None => ranges,
+            Some(shard) => {
+                let shards: Vec<String> = shards.iter().map(ToString::to_string).collect();
+                format!("{shard} IN ({}) AND {ranges}", shards.join(", "))
+            }
+        }
+    }
+
+    fn payloads(&self, seqs: &[u64]) -> String {
+        let seqs: Vec<String> = seqs.iter().map(u64::to_string).collect();
+        format!(
+            "SELECT {seq}, {shard}, {id}, {payload} FROM {table}{hint} WHERE {seq} IN ({seqs})",
+            seq = self.seq,
+            shard = self.shard.as_deref().unwrap_or("0"),
+            id = self.id.name,
+            payload = self.payload,
+            table = self.table,
+            hint = self.by_seq(),
+            seqs = seqs.join(", "),
+        )
+    }
+}
+
+impl MySqlStore {
+    pub(super) async fn read_rows(&self, request: &ReadRequest) -> StoreResult<ReadRows> {
+        let slot = match request.purpose {
+            ReadPurpose::Poll => &self.poll,
+            ReadPurpose::Rescan => &self.rescan,
+        };
+        self.read_on(slot, request).await
+    }
+
+    pub(super) async fn read_on(&self, slot: &Slot, request: &ReadRequest) -> StoreResult<ReadRows> {
+        let layout = self.layout(slot).await?;
+        if request.shards.is_empty() || (layout.shard.is_none() && !request.shards.contains(&ShardId(0))) {
+            return Ok(ReadRows::default());
+        }
+        let mut held = slot.take(&self.dialer).await?;
+        let result = self.answer(&mut held.link, &layout, request).await;
+        held.give_back(result)
+    }
+
+    async fn answer(&self, link: &mut Link, layout: &Layout, request: &ReadRequest) -> Result<ReadRows, Failure> {
+        let limit = u64::from(request.limit.max(1));
+        let packet = link.server.packet_bytes as u64;
+        // A row has to fit into one packet, and so has the chunk that holds it.
+        let sizes = Sizes {
+            message: self.options.max_message_bytes.min(packet / 16 * 13),
+            headers: packet / 8,
+            inline: (request.max_bytes / request.limit.max(1) as usize).max(INLINE_MIN) as u64,
+        };
+        let asked = asked(&request.ranges);
+        let rows_max = limit.saturating_add(asked.extra);
+        let mut found = page(link, layout.page(&asked, &request.shards, sizes, false, rows_max), sizes).await?;
+        let scheduled = found.iter().filter(|f| f.later).count();
+        if scheduled > 0 && found.len() as u64 >= rows_max {
+            // Rows of the future would take the place of others.
+            found = page(link, layout.page(&asked, &request.shards, sizes, true, rows_max), sizes).await?;
+        }
+        let mut cut = found.len() as u64 >= rows_max;
+        let mut budget = ByteBudget::new(request.max_bytes);
+        let mut rows = Vec::with_capacity(found.len().min(limit as usize));
+        for f in found.into_iter().filter(|f| !f.later && wanted(&request.ranges, f.raw.seq)) {
+            let fetched = if f.raw.payload_bytes <= sizes.message { f.raw.payload_bytes } else { 0 };
+            if rows.len() as u64 >= limit || !budget.takes(fetched + f.headers_bytes.min(sizes.headers)) {
+                cut = true;
+                break;
+            }
+            rows.push(f);
+        }
+        let missing: Vec<u64> = rows.iter().filter(|f| !f.whole).map(|f| f.raw.seq).collect();
+        let mut payloads = HashMap::new();
+        if !missing.is_empty() {
+            for mut row in one(link, layout.payloads(&missing)).await? {
+                let id = (number::<u64>(&row, 0)?, number::<u16>(&row, 1)?, bytes_opt(&mut row, 2)?);
+                payloads.insert(id, bytes_opt(&mut row, 3)?.unwrap_or_default());
+            }
+        }
+        let rows = rows.into_iter().filter_map(|mut f| {
+            if !f.whole {
+                let id = (f.raw.seq, f.raw.shard, f.raw.id.take());
+                f.raw.payload = payloads.remove(&id)?.into();
+                f.raw.id = id.2;
+            }
+            Some(row_of(f, sizes))
+        });
+        Ok(ReadRows { rows: rows.collect(), cut, scheduled: u32::try_from(scheduled).unwrap_or(u32::MAX) })
+    }
+}
+
+fn wanted(ranges: &[Run], seq: u64) -> bool {
+    let at = ranges.partition_point(|r| r.last < seq);
+    ranges.get(at).is_some_and(|r| r.first <= seq)
+}
+
+fn row_of(found: Found, sizes: Sizes) -> Row {
+    let mut row = found.raw.into_row(sizes.message);
+    if found.headers_bytes > sizes.headers {
+        let why = format!("they have {} bytes, and the server's packets take {}", found.headers_bytes, sizes.headers);
+        row.defect.get_or_insert(Defect::BadHeaders(why));
+    }
+    row
+}
+
+async fn one(link: &mut Link, sql: String) -> Result<Vec<Columns>, Failure> {
+    Ok(link.run(&[Statement::new(sql)]).await?.into_iter().next().unwrap_or_default().rows)
+}
+
+async fn page(link: &mut Link, sql: String, sizes: Sizes) -> Result<Vec<Found>, Failure> {
+    let rows = one(link, sql).await?;
+    Ok(rows.into_iter().map(|row| found(row, sizes)).collect::<StoreResult<_>>()?)
+}
+
+fn found(mut row: Columns, sizes: Sizes) -> StoreResult<Found> {
+    let payload_bytes: u64 = number(&row, 8)?;
+    let raw = RawRow {
+        seq: number(&row, 0)?,
+        shard: number(&row, 1)?,
+        id: bytes_opt(&mut row, 2)?,
+        topic: bytes_opt(&mut row, 3)?,
+        key: bytes_opt(&mut row, 4)?,
+        headers: bytes_opt(&mut row, 5)?,
+        payload: bytes_opt(&mut row, 7)?.unwrap_or_default().into(),
+        payload_bytes,
+        created_at_us: micros_opt(&row, 9)?.unwrap_or_default(),
+    };
+    Ok(Found {
+        raw,
+        headers_bytes: number(&row, 6)?,
+        later: number_opt(&row, 10)? == Some(1),
+        whole: payload_bytes <= sizes.inline || payload_bytes > sizes.message,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(first: u64, last: u64) -> Run {
+        Run { first, last }
+    }
+
+    #[test]
+    fn near_ranges_are_asked_for_as_one() {
+        let a = asked(&[run(1, 3), run(5, 5), run(100, 200), run(209, u64::MAX)]);
+        assert_eq!((a.ranges, a.extra), (vec![run(1, 5), run(100, u64::MAX)], 9));
+        let many: Vec<Run> = (0..10_000).map(|n| run(n * 100, n * 100 + 1)).collect();
+        let a = asked(&many);
+        assert!(a.ranges.len() <= RANGES_MAX);
+        let covered: u64 = a.ranges.iter().map(|r| r.last - r.first + 1).sum();
+        assert_eq!(covered, 20_000 + a.extra);
+    }
+
+    #[test]
+    fn only_what_lies_in_a_range_is_wanted() {
+        let ranges = [run(3, 5), run(9, 9)];
+        assert_eq!((0..12).filter(|n| wanted(&ranges, *n)).collect::<Vec<_>>(), [3, 4, 5, 9]);
+    }
+}

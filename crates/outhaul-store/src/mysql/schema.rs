@@ -1,0 +1,321 @@
+//! DDL: what `init` makes and `init --print` prints. The same for MariaDB and MySQL.
+
+use super::MySqlStore;
+use super::catalogue::{Layout, check_meta};
+use super::link::Link;
+use super::refusal::Failure;
+use super::statement::Statement;
+use super::values::{literal, quoted};
+use crate::error::{StoreError, StoreErrorKind};
+use crate::options::{InitPlan, PayloadType, StoreOptions};
+use crate::store::{SCHEMA_VERSION, StoreResult};
+
+/// The shard number of the lease under which pruning and merging run.
+pub(super) const MAINTENANCE: i32 = -1;
+/// Shards that a plan may name.
+const MAX_SHARDS: u16 = 1024;
+/// DYNAMIC: what is large lies outside of the row. Text that is not said to be bytes compares by code point.
+pub(super) const TABLE_END: &str = "ENGINE=InnoDB ROW_FORMAT=DYNAMIC DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin";
+/// Seconds that one run of `init` waits for another one.
+const INIT_WAIT_SECONDS: u32 = 10;
+
+/// One of the relay's own tables.
+pub(super) struct Table {
+    /// Its name, not quoted.
+    pub(super) name: String,
+    about: &'static str,
+    /// Columns with their types.
+    pub(super) columns: &'static [(&'static str, &'static str)],
+    keys: &'static str,
+}
+
+impl Table {
+    fn ddl(&self) -> String {
+        let columns: Vec<String> = self.columns.iter().map(|(name, ty)| format!("  {} {ty},\n", quoted(name))).collect();
+        format!("CREATE TABLE IF NOT EXISTS {} (\n{}  {}\n) {TABLE_END}", quoted(&self.name), columns.concat(), self.keys)
+    }
+}
+
+/// The outbox table. Ids and keys are bytes: case, accents and spaces at the end make another one. Times are TIMESTAMP,
+/// which means the same moment whatever an application's time zone is.
+fn outbox(options: &StoreOptions, plan: &InitPlan) -> String {
+    let c = &options.columns;
+    let (seq, id, topic, payload) = (quoted(&c.seq), quoted(&c.id), quoted(&c.topic), quoted(&c.payload));
+    let key = c.key.as_deref().map(quoted);
+    let mut lines = vec![
+        format!("{seq} BIGINT UNSIGNED NOT NULL AUTO_INCREMENT"),
+        format!("{id} VARBINARY(64) NOT NULL DEFAULT (UUID())"),
+        format!("{topic} VARCHAR(255) NOT NULL"),
+    ];
+    lines.extend(key.iter().map(|key| format!("{key} VARBINARY(255) NULL")));
+    lines.extend(c.headers.as_deref().map(|h| format!("{} JSON NULL", quoted(h))));
+    let payload_type = match plan.payload {
+        PayloadType::Bytes => "LONGBLOB",
+        PayloadType::Text => "LONGTEXT",
+        PayloadType::Json => "JSON",
+    };
+    lines.push(format!("{payload} {payload_type} NOT NULL"));
+    lines.extend(
+        c.created_at.as_deref().map(|t| format!("{} TIMESTAMP(6) NOT NULL DEFAULT CURRENT_TIMESTAMP(6)", quoted(t))),
+    );
+    lines.extend(c.available_at.as_deref().map(|t| format!("{} TIMESTAMP(6) NULL DEFAULT NULL", quoted(t))));
+    match c.shard.as_deref().filter(|_| plan.shards > 1).map(quoted) {
+        Some(shard) => {
+            // CRC-32 of the bytes: the same for ever. A DEFAULT, since MariaDB takes no generated column into a primary
+            // key. It stands behind the columns that it looks at.
+            let of = match &key {
+                _ if !plan.shard_by_key => topic,
+                Some(key) => format!("COALESCE({key}, {id})"),
+                None => id,
+            };
+            lines.push(format!("{shard} SMALLINT UNSIGNED NOT NULL DEFAULT (CRC32({of}) % {})", plan.shards));
+            lines.push(format!("PRIMARY KEY ({shard}, {seq})"));
+            lines.push(format!("KEY {seq} ({seq})"));
+        }
+        None => lines.push(format!("PRIMARY KEY ({seq})")),
+    }
+    format!("CREATE TABLE IF NOT EXISTS {} (\n  {}\n) {TABLE_END}", quoted(&options.outbox()), lines.join(",\n  "))
+}
+
+/// The tables of the relay.
+pub(super) fn relay_tables(options: &StoreOptions) -> Vec<Table> {
+    let table = |name: &str, about, columns, keys| Table { name: options.table(name), about, columns, keys };
+    vec![
+        table(
+            "outbox_log",
+            "what was moved: chunks of messages",
+            &[
+                ("shard", "SMALLINT UNSIGNED NOT NULL"),
+                ("base_position", "BIGINT UNSIGNED NOT NULL"),
+                ("count", "INT UNSIGNED NOT NULL"),
+                ("first_created_at", "DATETIME(6) NOT NULL"),
+                ("last_created_at", "DATETIME(6) NOT NULL"),
+                ("moved_at", "DATETIME(6) NOT NULL"),
+                ("codec", "TINYINT UNSIGNED NOT NULL"),
+                ("id_filter", "LONGBLOB NOT NULL"),
+                ("chunk", "LONGBLOB NOT NULL"),
+            ],
+            "PRIMARY KEY (shard, base_position)",
+        ),
+        table(
+            "outbox_receipt",
+            "what destinations answered, and where the lanes stand",
+            &[
+                ("shard", "SMALLINT UNSIGNED NOT NULL"),
+                ("number", "BIGINT UNSIGNED NOT NULL"),
+                ("epoch", "BIGINT UNSIGNED NOT NULL"),
+                ("log_end", "BIGINT UNSIGNED NOT NULL"),
+                ("from_position", "BIGINT UNSIGNED NULL"),
+                ("to_position", "BIGINT UNSIGNED NULL"),
+                ("created_at", "DATETIME(6) NOT NULL"),
+                ("lanes", "LONGBLOB NOT NULL"),
+            ],
+            "PRIMARY KEY (shard, `number`)",
+        ),
+        table(
+            "outbox_parked",
+            "messages set aside with their reason",
+            &[
+                ("destination", "VARBINARY(255) NOT NULL"),
+                ("shard", "SMALLINT UNSIGNED NOT NULL"),
+                ("position", "BIGINT UNSIGNED NOT NULL"),
+                ("id", "BLOB NOT NULL"),
+                ("msg_key", "BLOB NULL"),
+                ("state", "VARCHAR(16) NOT NULL"),
+                ("attempts", "INT UNSIGNED NOT NULL"),
+                ("due_at", "BIGINT NOT NULL"),
+                ("error_code", "VARCHAR(64) NOT NULL"),
+                ("error_text", "MEDIUMTEXT NOT NULL"),
+                ("first_failed_at", "BIGINT NOT NULL"),
+                ("last_failed_at", "BIGINT NOT NULL"),
+                ("codec", "TINYINT UNSIGNED NOT NULL"),
+                ("message", "LONGBLOB NOT NULL"),
+                ("oversize_payload", "LONGBLOB NULL"),
+            ],
+            "PRIMARY KEY (destination, shard, `position`),\n  KEY by_position (shard, `position`)",
+        ),
+        table(
+            "outbox_lease",
+            "who owns which shard; shard -1 is maintenance",
+            &[
+                ("shard", "SMALLINT NOT NULL"),
+                ("owner", "VARBINARY(255) NULL"),
+                ("epoch", "BIGINT UNSIGNED NOT NULL"),
+                ("expires_at", "DATETIME(6) NULL"),
+            ],
+            "PRIMARY KEY (shard)",
+        ),
+        table(
+            "outbox_instance",
+            "relay processes and their heartbeats",
+            &[
+                ("owner", "VARBINARY(255) NOT NULL"),
+                ("version", "VARCHAR(64) NOT NULL"),
+                ("draining", "BOOLEAN NOT NULL"),
+                ("heartbeat", "DATETIME(6) NOT NULL"),
+            ],
+            "PRIMARY KEY (owner)",
+        ),
+        table(
+            "outbox_meta",
+            "what these tables are",
+            &[("name", "VARCHAR(64) NOT NULL"), ("value", "VARCHAR(255) NOT NULL")],
+            "PRIMARY KEY (name)",
+        ),
+    ]
+}
+
+/// The rows that the relay expects. What is there already is left as it is.
+fn rows(options: &StoreOptions, plan: &InitPlan) -> [String; 2] {
+    let shard_by = if plan.shard_by_key { "key" } else { "topic" };
+    let leases: Vec<String> = (MAINTENANCE..i32::from(plan.shards)).map(|shard| format!("({shard}, 0)")).collect();
+    [
+        format!(
+            "INSERT INTO {} (shard, epoch) VALUES {} ON DUPLICATE KEY UPDATE shard = VALUES(shard)",
+            quoted(&options.table("outbox_lease")),
+            leases.join(", ")
+        ),
+        format!(
+            "INSERT INTO {} (name, value) VALUES ('schema_version', '{SCHEMA_VERSION}'), ('shards', '{}'), ('mode', 'move'), \
+             ('shard_by', '{shard_by}') ON DUPLICATE KEY UPDATE name = VALUES(name)",
+            quoted(&options.table("outbox_meta")),
+            plan.shards
+        ),
+    ]
+}
+
+/// The DDL for a DBA, in order, with the GRANTs as comments in front of the rows: a script may not end in a comment.
+pub(super) fn print(options: &StoreOptions, plan: &InitPlan) -> String {
+    let mut out = format!("-- Outhaul, schema version {SCHEMA_VERSION}, for MariaDB 10.6, MySQL 8.0.13, and later.\n");
+    let name = options.outbox();
+    out += &format!("\n-- {name}: the hot table: applications INSERT, the relay takes rows away\n{};\n", outbox(options, plan));
+    for table in relay_tables(options) {
+        out += &format!("\n-- {}: {}\n{};\n", table.name, table.about, table.ddl());
+    }
+    out += &grants(options);
+    out += "\n-- Rows that the relay expects.\n";
+    rows(options, plan).iter().for_each(|s| out += &format!("{s};\n"));
+    out
+}
+
+fn grants(options: &StoreOptions) -> String {
+    let outbox = quoted(&options.outbox());
+    let t = |name: &str| quoted(&options.table(name));
+    format!(
+        "
+-- The application's user needs this and nothing else:
+--   GRANT INSERT ON {outbox} TO application;
+-- The relay's user:
+--   GRANT SELECT, INSERT, DELETE ON {outbox} TO relay;
+--   GRANT SELECT, INSERT, DELETE ON {log} TO relay;
+--   GRANT SELECT, INSERT, DELETE ON {receipt} TO relay;
+--   GRANT SELECT, INSERT, UPDATE, DELETE ON {parked} TO relay;
+--   GRANT SELECT, INSERT, UPDATE, DELETE ON {instance} TO relay;
+--   GRANT SELECT, UPDATE ON {lease} TO relay;
+--   GRANT SELECT, INSERT, UPDATE ON {meta} TO relay;
+-- (INSERT on {outbox} is for `outhaul enqueue` alone.)
+",
+        log = t("outbox_log"),
+        receipt = t("outbox_receipt"),
+        parked = t("outbox_parked"),
+        instance = t("outbox_instance"),
+        lease = t("outbox_lease"),
+        meta = t("outbox_meta"),
+    )
+}
+
+/// Statements that change nothing and fail where the relay's user may not do what the relay will do, or where the
+/// server does not let anybody write.
+pub(super) fn probes(options: &StoreOptions, layout: &Layout) -> Vec<String> {
+    let t = |name: &str| quoted(&options.table(name));
+    let insert = |table: &str| {
+        let table = t(table);
+        format!("INSERT INTO {table} SELECT * FROM {table} WHERE 1 = 0")
+    };
+    let delete = |table: &str| format!("DELETE FROM {} WHERE 1 = 0", t(table));
+    let update = |table: &str, column: &str| format!("UPDATE {} SET {column} = {column} WHERE 1 = 0", t(table));
+    vec![
+        format!("SELECT {} FROM {} WHERE 1 = 0", layout.seq, layout.table),
+        format!("DELETE FROM {} WHERE 1 = 0", layout.table),
+        insert("outbox_log"),
+        delete("outbox_log"),
+        insert("outbox_receipt"),
+        delete("outbox_receipt"),
+        insert("outbox_parked"),
+        update("outbox_parked", "state"),
+        delete("outbox_parked"),
+        insert("outbox_instance"),
+        update("outbox_instance", "version"),
+        delete("outbox_instance"),
+        update("outbox_lease", "epoch"),
+        insert("outbox_meta"),
+        update("outbox_meta", "value"),
+    ]
+}
+
+/// The statement that would add a missing `seq` column to a table that was made for something else.
+pub(super) fn adopt(options: &StoreOptions) -> String {
+    let (table, seq) = (quoted(&options.outbox()), quoted(&options.columns.seq));
+    format!("ALTER TABLE {table} ADD COLUMN {seq} BIGINT UNSIGNED NOT NULL AUTO_INCREMENT, ADD UNIQUE KEY ({seq})")
+}
+
+fn check_plan(options: &StoreOptions, plan: &InitPlan) -> StoreResult<()> {
+    let refuse = |what: String| Err(StoreError::new(StoreErrorKind::Configuration, what));
+    if plan.shards == 0 || plan.shards > MAX_SHARDS {
+        return refuse(format!("a plan has 1 to {MAX_SHARDS} shards, not {}", plan.shards));
+    }
+    if plan.shards > 1 && options.columns.shard.is_none() {
+        return refuse("several shards need a shard column, and the column names say that there is none".into());
+    }
+    Ok(())
+}
+
+impl MySqlStore {
+    /// DDL is not undone when something fails behind it; each statement may be repeated. A lock of a name keeps two runs
+    /// apart; it goes away with the connection.
+    pub(super) async fn make_tables(&self, plan: &InitPlan) -> StoreResult<()> {
+        check_plan(&self.options, plan)?;
+        let mut held = self.other.take(&self.dialer).await?;
+        let result = self.make_missing(&mut held.link, plan).await;
+        let unlocked = held.link.run(&[Statement::new(format!("DO RELEASE_LOCK({})", init_lock()))]).await;
+        self.forget_layout();
+        let result = match (result, unlocked) {
+            (Ok(_), Err(failure)) => Err(failure),
+            (result, _) => result,
+        };
+        held.give_back(result)?
+    }
+
+    /// The outer result is about the connection, the inner one about the tables.
+    async fn make_missing(&self, link: &mut Link, plan: &InitPlan) -> Result<StoreResult<()>, Failure> {
+        let meta = self.options.table("outbox_meta");
+        let look = [
+            format!("DO GET_LOCK({}, {INIT_WAIT_SECONDS})", init_lock()),
+            format!(
+                "SELECT 1 FROM information_schema.tables WHERE table_schema = DATABASE() AND table_name = {}",
+                literal(&meta)
+            ),
+        ];
+        let answers = link.run(&look.map(Statement::new)).await?;
+        if answers.last().is_some_and(|a| !a.rows.is_empty()) {
+            let sql = format!("SELECT name, value FROM {}", quoted(&meta));
+            let answer = link.run(&[Statement::new(sql)]).await?.into_iter().next().unwrap_or_default();
+            // An empty one is what an earlier run left that did not get to its end.
+            if !answer.rows.is_empty()
+                && let Err(error) = check_meta(answer, Some(plan.shards))
+            {
+                return Ok(Err(error));
+            }
+        }
+        let mut statements = vec![outbox(&self.options, plan)];
+        statements.extend(relay_tables(&self.options).iter().map(Table::ddl));
+        statements.extend(rows(&self.options, plan));
+        let statements: Vec<Statement> = statements.into_iter().map(Statement::new).collect();
+        link.run(&statements).await.map(|_| Ok(()))
+    }
+}
+
+/// One for each database of the server: its name has at most 64 characters.
+fn init_lock() -> &'static str {
+    "CONCAT('outhaul.init.', CRC32(DATABASE()))"
+}

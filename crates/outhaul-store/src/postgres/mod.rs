@@ -1,0 +1,179 @@
+//! PostgreSQL 12 and later.
+//!
+//! Six connections, each opened when it is needed first: poll, rescan, checkpoint, lease, log, and everything else.
+//! Every statement travels in a transaction of its own making that states isolation level, time zone and limits with
+//! `SET LOCAL`, so that a transaction pooler may stand in between and the server's defaults do not matter. See `link`.
+
+mod catalogue;
+mod checkpoint;
+mod enqueue;
+mod inbox;
+mod lease;
+mod link;
+mod log;
+mod maintain;
+mod parked;
+mod read;
+mod refusal;
+mod resolved;
+mod schema;
+mod tls;
+mod values;
+
+use std::sync::{Arc, Mutex};
+
+use async_trait::async_trait;
+use outhaul_core::checkpoint::{Checkpoint, ShardOutcome};
+use outhaul_core::lease::LeaseReport;
+use outhaul_core::message::{Position, Seq, ShardId};
+use outhaul_core::parked::ParkedEntry;
+use outhaul_core::receipt::ReceiptRow;
+
+pub use self::inbox::PostgresInbox;
+use self::catalogue::Layout;
+use self::checkpoint::CheckpointSql;
+use self::link::{Dialer, Slot};
+use self::read::Stretch;
+use self::resolved::Marks;
+use crate::error::StoreError;
+use crate::options::{DatabaseKind, InitPlan, StoreOptions};
+use crate::store::{
+    Found, LeaseRound, NewRow, PruneRequest, Pruned, ReadRequest, ReadRows, Recovery, SchemaInfo, ShardStatus, Store,
+    StoreResult, StoredChunk, StoredParked,
+};
+
+/// A store in PostgreSQL.
+pub struct PostgresStore {
+    options: StoreOptions,
+    dialer: Dialer,
+    poll: Slot,
+    rescan: Slot,
+    checkpoint: Slot,
+    lease: Slot,
+    log: Slot,
+    other: Slot,
+    layout: Mutex<Option<Arc<Layout>>>,
+    checkpoint_sql: CheckpointSql,
+    poll_stretch: Stretch,
+    rescan_stretch: Stretch,
+    marks: Mutex<Marks>,
+}
+
+impl PostgresStore {
+    /// Opens the first connection.
+    ///
+    /// # Errors
+    /// `Configuration`, `Authentication`, `Unavailable`, `ReadOnly` (a standby, or a server that defaults to read-only
+    /// transactions), `Unsupported` (older than PostgreSQL 12).
+    pub async fn open(options: StoreOptions) -> Result<Self, StoreError> {
+        let dialer = Dialer::new(&options)?;
+        let store = Self {
+            checkpoint_sql: CheckpointSql::new(&options),
+            options,
+            dialer,
+            poll: Slot::new(),
+            rescan: Slot::new(),
+            checkpoint: Slot::new(),
+            lease: Slot::new(),
+            log: Slot::new(),
+            other: Slot::new(),
+            layout: Mutex::default(),
+            poll_stretch: Stretch::new(),
+            rescan_stretch: Stretch::new(),
+            marks: Mutex::default(),
+        };
+        let first = store.other.take(&store.dialer).await?;
+        first.give_back(Ok(()))?;
+        Ok(store)
+    }
+}
+
+#[async_trait]
+impl Store for PostgresStore {
+    fn kind(&self) -> DatabaseKind {
+        DatabaseKind::Postgres
+    }
+
+    fn ddl(&self, plan: &InitPlan) -> String {
+        schema::print(&self.options, plan, self.dialer.version())
+    }
+
+    async fn init(&self, plan: &InitPlan) -> StoreResult<()> {
+        self.make_tables(plan).await.map_err(|e| e.while_doing("making the tables"))
+    }
+
+    async fn inspect(&self) -> StoreResult<SchemaInfo> {
+        self.look().await
+    }
+
+    async fn read(&self, request: &ReadRequest) -> StoreResult<ReadRows> {
+        self.checked(self.read_rows(request).await).map_err(|e| e.while_doing("reading the outbox"))
+    }
+
+    /// Rests on the lock that every INSERT holds, which `pg_locks` shows: see the module `resolved`.
+    async fn resolved(&self, _seen: Seq) -> StoreResult<Seq> {
+        self.checked(self.resolved_mark().await).map_err(|e| e.while_doing("looking for open transactions"))
+    }
+
+    async fn checkpoint(&self, checkpoint: &Checkpoint) -> StoreResult<Vec<ShardOutcome>> {
+        self.checked(self.write_checkpoint(checkpoint).await).map_err(|e| e.while_doing("writing a checkpoint"))
+    }
+
+    async fn checkpoint_applied(&self, checkpoint: &Checkpoint) -> StoreResult<Vec<Option<ShardOutcome>>> {
+        self.was_applied(checkpoint).await.map_err(|e| e.while_doing("asking for a checkpoint"))
+    }
+
+    async fn recover(&self, shard: ShardId) -> StoreResult<Recovery> {
+        self.recovery(shard).await.map_err(|e| e.while_doing("recovering a shard"))
+    }
+
+    async fn read_log(&self, shard: ShardId, from: Position, max_bytes: usize) -> StoreResult<Vec<StoredChunk>> {
+        self.chunks_from(&self.log, shard, from, max_bytes).await.map_err(|e| e.while_doing("reading the log"))
+    }
+
+    async fn read_parked(
+        &self,
+        shard: ShardId,
+        destination: &str,
+        positions: &[Position],
+        destinations: &[String],
+    ) -> StoreResult<Vec<StoredParked>> {
+        let result = self.parked_with_content(shard, destination, positions, destinations).await;
+        result.map_err(|e| e.while_doing("reading parked rows"))
+    }
+
+    async fn lease_round(&self, round: &LeaseRound) -> StoreResult<LeaseReport> {
+        self.round(round).await.map_err(|e| e.while_doing("renewing leases"))
+    }
+
+    async fn enqueue(&self, rows: &[NewRow]) -> StoreResult<Vec<String>> {
+        self.checked(self.insert_rows(rows).await).map_err(|e| e.while_doing("inserting rows"))
+    }
+
+    async fn status(&self) -> StoreResult<Vec<ShardStatus>> {
+        self.shard_statuses().await.map_err(|e| e.while_doing("reading the status"))
+    }
+
+    async fn find(&self, id: &str, created_at_us: Option<(i64, i64)>) -> StoreResult<Vec<Found>> {
+        self.find_id(id, created_at_us).await.map_err(|e| e.while_doing("looking for an id"))
+    }
+
+    async fn receipts_of(&self, shard: ShardId, position: Position) -> StoreResult<Vec<ReceiptRow>> {
+        self.covering_receipts(shard, position).await.map_err(|e| e.while_doing("reading receipts"))
+    }
+
+    async fn parked_of(&self, shard: ShardId, position: Position) -> StoreResult<Vec<ParkedEntry>> {
+        self.parked_at(shard, position).await.map_err(|e| e.while_doing("reading parked rows"))
+    }
+
+    async fn prune(&self, request: &PruneRequest) -> StoreResult<Pruned> {
+        self.maintain(request).await.map_err(|e| e.while_doing("pruning"))
+    }
+
+    async fn close(&self) {
+        self.dialer.close();
+        for slot in [&self.poll, &self.rescan, &self.checkpoint, &self.lease, &self.log, &self.other] {
+            slot.clear().await;
+        }
+    }
+}

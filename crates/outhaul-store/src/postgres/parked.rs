@@ -1,0 +1,293 @@
+//! Parked rows as a checkpoint writes them, and as they are read again.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use outhaul_core::checkpoint::ShardCheckpoint;
+use outhaul_core::chunk;
+use outhaul_core::message::{Defect, Message, Position, ShardId};
+use outhaul_core::parked::{ParkedEntry, ParkedState, ParkedWrite};
+use tokio_postgres::Row;
+use tokio_postgres::types::Type;
+
+use super::PostgresStore;
+use super::catalogue::Layout;
+use super::link::{GUARD, Statement, get};
+use super::values::{clean, quoted, signed, small, unsigned};
+use crate::error::{StoreError, StoreErrorKind};
+use crate::options::PayloadType;
+use crate::store::{StoreResult, StoredParked};
+
+/// The columns of an entry, in the order in which [`entry`] reads them.
+pub(super) const ENTRY: &str = "destination, shard, position, msg_key, state, attempts, due_at, error_code, error_text, \
+                                first_failed_at, last_failed_at";
+
+/// SQL for the three kinds of change.
+pub(super) struct ParkedSql {
+    remove: String,
+    insert: String,
+    insert_oversize: String,
+    update: String,
+}
+
+impl PostgresStore {
+    pub(super) fn parked_sql(&self, layout: &Layout) -> ParkedSql {
+        let parked = quoted(&self.options.table("outbox_parked"));
+        let insert = format!(
+            "INSERT INTO {parked} ({ENTRY}, id, codec, message, oversize_payload) \
+             SELECT d, s, p, k, st, a, due, ec, et, ff, lf, i, co, m, "
+        );
+        let rows = "unnest($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15) \
+                    t(d, s, p, k, st, a, due, ec, et, ff, lf, i, co, m, q)";
+        // As bytes: what the server holds, in the encoding in which it would be sent.
+        let payload = match layout.payload_type {
+            PayloadType::Bytes => format!("o.{}", layout.payload),
+            _ => {
+                let encoding = if layout.opaque_text { "SQL_ASCII" } else { "UTF8" };
+                format!("convert_to(o.{}::text, '{encoding}')", layout.payload)
+            }
+        };
+        let shard = layout.shard.as_ref().map_or("true".to_owned(), |s| format!("o.{s} = t.s"));
+        ParkedSql {
+            remove: format!(
+                "DELETE FROM {parked} o USING unnest($1, $2, $3) t(d, s, p) \
+                 WHERE o.destination = t.d AND o.shard = t.s AND o.position = t.p AND {GUARD}"
+            ),
+            insert: format!("{insert} NULL FROM {rows} WHERE {GUARD}"),
+            insert_oversize: format!(
+                "{insert} {payload} FROM {rows} LEFT JOIN {} o ON {shard} AND o.{} = t.q WHERE {GUARD}",
+                layout.table, layout.seq
+            ),
+            update: format!(
+                "UPDATE {parked} o SET state = st, attempts = a, due_at = due, error_code = ec, error_text = et, \
+                   first_failed_at = ff, last_failed_at = lf \
+                 FROM unnest($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11) t(d, s, p, k, st, a, due, ec, et, ff, lf) \
+                 WHERE o.destination = t.d AND o.shard = t.s AND o.position = t.p AND {GUARD}"
+            ),
+        }
+    }
+}
+
+/// Entries by column.
+#[derive(Default)]
+struct Entries {
+    destinations: Vec<String>,
+    shards: Vec<i16>,
+    positions: Vec<i64>,
+    keys: Vec<Option<String>>,
+    states: Vec<&'static str>,
+    attempts: Vec<i64>,
+    due: Vec<i64>,
+    codes: Vec<String>,
+    texts: Vec<String>,
+    first: Vec<i64>,
+    last: Vec<i64>,
+}
+
+impl Entries {
+    fn push(&mut self, e: &ParkedEntry) {
+        self.destinations.push(clean(&e.destination));
+        self.shards.push(small(e.shard));
+        self.positions.push(signed(e.position.0));
+        self.keys.push(e.key.as_deref().map(clean));
+        self.states.push(e.state.as_str());
+        self.attempts.push(e.attempts.into());
+        self.due.push(e.due_at_us);
+        self.codes.push(clean(&e.error_code));
+        self.texts.push(clean(&e.error_text));
+        self.first.push(e.first_failed_at_us);
+        self.last.push(e.last_failed_at_us);
+    }
+
+    fn bind<'a>(&'a self, statement: Statement<'a>) -> Statement<'a> {
+        statement
+            .with(&self.destinations, Type::TEXT_ARRAY)
+            .with(&self.shards, Type::INT2_ARRAY)
+            .with(&self.positions, Type::INT8_ARRAY)
+            .with(&self.keys, Type::TEXT_ARRAY)
+            .with(&self.states, Type::TEXT_ARRAY)
+            .with(&self.attempts, Type::INT8_ARRAY)
+            .with(&self.due, Type::INT8_ARRAY)
+            .with(&self.codes, Type::TEXT_ARRAY)
+            .with(&self.texts, Type::TEXT_ARRAY)
+            .with(&self.first, Type::INT8_ARRAY)
+            .with(&self.last, Type::INT8_ARRAY)
+    }
+}
+
+/// New rows by column.
+#[derive(Default)]
+struct Inserts {
+    entries: Entries,
+    ids: Vec<String>,
+    codecs: Vec<i16>,
+    messages: Vec<Vec<u8>>,
+    seqs: Vec<i64>,
+}
+
+impl Inserts {
+    fn push(&mut self, entry: &ParkedEntry, message: &Message, destinations: &[String]) {
+        let packed = chunk::encode(std::iter::once(message), destinations);
+        self.entries.push(entry);
+        self.ids.push(clean(&message.id));
+        self.codecs.push(packed.codec.into());
+        self.messages.push(packed.bytes);
+        self.seqs.push(signed(message.seq.0));
+    }
+
+    fn bind<'a>(&'a self, sql: &'a str) -> Statement<'a> {
+        self.entries
+            .bind(Statement::new(sql))
+            .with(&self.ids, Type::TEXT_ARRAY)
+            .with(&self.codecs, Type::INT2_ARRAY)
+            .with(&self.messages, Type::BYTEA_ARRAY)
+            .with(&self.seqs, Type::INT8_ARRAY)
+    }
+}
+
+/// All changes of a checkpoint, each row's folded into one, so that few statements do it in any order.
+#[derive(Default)]
+pub(super) struct ParkedBatch {
+    removed: (Vec<String>, Vec<i16>, Vec<i64>),
+    inserts: Inserts,
+    oversize: Inserts,
+    updates: Entries,
+}
+
+/// What is left to do for one row.
+#[derive(Default)]
+struct Change<'a> {
+    remove: bool,
+    insert: Option<&'a Message>,
+    entry: Option<&'a ParkedEntry>,
+}
+
+impl ParkedBatch {
+    pub(super) fn of<'a>(shards: impl Iterator<Item = &'a ShardCheckpoint>, destinations: &[String]) -> Self {
+        let mut changes: BTreeMap<(&str, ShardId, Position), Change<'a>> = BTreeMap::new();
+        for write in shards.flat_map(|s| &s.parked) {
+            match write {
+                ParkedWrite::Insert { entry, message } => {
+                    let change = changes.entry((&entry.destination, entry.shard, entry.position)).or_default();
+                    (change.insert, change.entry) = (Some(message.as_ref()), Some(entry));
+                }
+                ParkedWrite::Update(entry) => {
+                    changes.entry((&entry.destination, entry.shard, entry.position)).or_default().entry = Some(entry);
+                }
+                ParkedWrite::Remove { destination, shard, position } => {
+                    changes.insert((destination, *shard, *position), Change { remove: true, ..Change::default() });
+                }
+            }
+        }
+        let mut batch = Self::default();
+        for ((destination, shard, position), change) in changes {
+            if change.remove {
+                batch.removed.0.push(clean(destination));
+                batch.removed.1.push(small(shard));
+                batch.removed.2.push(signed(position.0));
+            }
+            match (change.insert, change.entry) {
+                (Some(message), Some(entry)) => {
+                    let oversize = matches!(message.defect, Some(Defect::TooLarge { .. }));
+                    let inserts = if oversize { &mut batch.oversize } else { &mut batch.inserts };
+                    inserts.push(entry, message, destinations);
+                }
+                (None, Some(entry)) => batch.updates.push(entry),
+                _ => {}
+            }
+        }
+        batch
+    }
+
+    pub(super) fn statements<'a>(&'a self, sql: &'a ParkedSql, into: &mut Vec<Statement<'a>>) {
+        if !self.removed.0.is_empty() {
+            into.push(
+                Statement::new(&sql.remove)
+                    .with(&self.removed.0, Type::TEXT_ARRAY)
+                    .with(&self.removed.1, Type::INT2_ARRAY)
+                    .with(&self.removed.2, Type::INT8_ARRAY),
+            );
+        }
+        if !self.inserts.ids.is_empty() {
+            into.push(self.inserts.bind(&sql.insert));
+        }
+        if !self.oversize.ids.is_empty() {
+            into.push(self.oversize.bind(&sql.insert_oversize));
+        }
+        if !self.updates.shards.is_empty() {
+            into.push(self.updates.bind(Statement::new(&sql.update)));
+        }
+    }
+}
+
+/// Reads the columns of [`ENTRY`].
+pub(super) fn entry(row: &Row) -> StoreResult<ParkedEntry> {
+    let state: String = get(row, 4)?;
+    let state = ParkedState::parse(&state)
+        .ok_or_else(|| StoreError::new(StoreErrorKind::Corrupt, "a parked row has a state that this build does not know"))?;
+    Ok(ParkedEntry {
+        destination: get(row, 0)?,
+        shard: ShardId(u16::try_from(get::<i16>(row, 1)?).unwrap_or_default()),
+        position: Position(unsigned(get(row, 2)?)),
+        key: get(row, 3)?,
+        state,
+        attempts: u32::try_from(get::<i64>(row, 5)?).unwrap_or(u32::MAX),
+        due_at_us: get(row, 6)?,
+        error_code: get(row, 7)?,
+        error_text: get(row, 8)?,
+        first_failed_at_us: get(row, 9)?,
+        last_failed_at_us: get(row, 10)?,
+    })
+}
+
+impl PostgresStore {
+    pub(super) async fn parked_with_content(
+        &self,
+        shard: ShardId,
+        destination: &str,
+        positions: &[Position],
+        destinations: &[String],
+    ) -> StoreResult<Vec<StoredParked>> {
+        let sql = format!(
+            "SELECT {ENTRY}, codec, message FROM {} WHERE destination = $1 AND shard = $2 AND position = ANY ($3) ORDER BY position",
+            quoted(&self.options.table("outbox_parked"))
+        );
+        let (number, wanted) = (small(shard), positions.iter().map(|p| signed(p.0)).collect::<Vec<_>>());
+        let statement = Statement::new(&sql)
+            .with(&destination, Type::TEXT)
+            .with(&number, Type::INT2)
+            .with(&wanted, Type::INT8_ARRAY);
+        let held = self.log.take(&self.dialer).await?;
+        let answers = held.link.read(&self.dialer.begin_read, &[statement]).await;
+        let rows = held.give_back(answers)?.into_iter().next().unwrap_or_default();
+        rows.iter().map(|row| with_content(row, destinations)).collect()
+    }
+
+    pub(super) async fn parked_at(&self, shard: ShardId, position: Position) -> StoreResult<Vec<ParkedEntry>> {
+        let sql = format!(
+            "SELECT {ENTRY} FROM {} WHERE shard = $1 AND position = $2 ORDER BY destination",
+            quoted(&self.options.table("outbox_parked"))
+        );
+        let (number, position) = (small(shard), signed(position.0));
+        let statement = Statement::new(&sql).with(&number, Type::INT2).with(&position, Type::INT8);
+        let held = self.other.take(&self.dialer).await?;
+        let answers = held.link.read(&self.dialer.begin_read, &[statement]).await;
+        held.give_back(answers)?.iter().flatten().map(entry).collect()
+    }
+}
+
+fn with_content(row: &Row, destinations: &[String]) -> StoreResult<StoredParked> {
+    let entry = entry(row)?;
+    let codec = u8::try_from(get::<i16>(row, 11)?).unwrap_or(u8::MAX);
+    let bytes = Bytes::copy_from_slice(get::<&[u8]>(row, 12)?);
+    let corrupt = |why: String| {
+        let what = format!("parked message {} of shard {}: {why}", entry.position, entry.shard);
+        StoreError::new(StoreErrorKind::Corrupt, what)
+    };
+    let message = chunk::decode(codec, &bytes, entry.shard, entry.position, destinations)
+        .map_err(|e| corrupt(e.to_string()))?
+        .into_iter()
+        .next()
+        .ok_or_else(|| corrupt("no message in it".into()))?;
+    Ok(StoredParked { entry, message })
+}

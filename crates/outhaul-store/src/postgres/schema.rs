@@ -1,0 +1,311 @@
+//! DDL: what `init` makes and `init --print` prints.
+
+use tokio_postgres::types::Type;
+
+use super::PostgresStore;
+use super::catalogue::check_meta;
+use super::link::{Held, Statement};
+use super::values::{literal, quoted};
+use crate::error::{StoreError, StoreErrorKind};
+use crate::options::{InitPlan, PayloadType, StoreOptions};
+use crate::store::{SCHEMA_VERSION, StoreResult};
+
+/// The shard number of the lease under which pruning and merging run.
+pub(super) const MAINTENANCE: i16 = -1;
+/// Shards that a plan may name.
+const MAX_SHARDS: u16 = 1024;
+/// Keys of the advisory lock that keeps two runs of `init` apart, for the length of the transaction.
+pub(super) const INIT_LOCK: &str = "SELECT pg_advisory_xact_lock(1869968492, 1)";
+
+/// A table with the statements that make it.
+struct Table {
+    /// Its name, not quoted.
+    name: String,
+    about: &'static str,
+    statements: Vec<String>,
+    /// Its columns; none for the outbox, whose columns may be mapped.
+    columns: Vec<String>,
+}
+
+fn outbox(options: &StoreOptions, plan: &InitPlan, version: i32) -> Table {
+    let c = &options.columns;
+    let (seq, id, topic, payload) = (quoted(&c.seq), quoted(&c.id), quoted(&c.topic), quoted(&c.payload));
+    let key = c.key.as_deref().map(quoted);
+    let mut columns = vec![format!("{seq} bigint GENERATED ALWAYS AS IDENTITY")];
+    let shard = c.shard.as_deref().filter(|_| plan.shards > 1).map(quoted);
+    if let Some(shard) = &shard {
+        // md5 of the bytes: the same for ever, whatever the server's version or machine.
+        let of = match &key {
+            _ if !plan.shard_by_key => topic.clone(),
+            Some(key) => format!("coalesce({key}, {id})"),
+            None => id.clone(),
+        };
+        let hash = format!("('x' || substr(md5({of}), 1, 8))::bit(32)::bigint");
+        columns.push(format!(
+            "{shard} smallint NOT NULL GENERATED ALWAYS AS (({hash} % {})::smallint) STORED",
+            plan.shards
+        ));
+    }
+    // gen_random_uuid() came with PostgreSQL 13.
+    let uuid = if version >= 130_000 {
+        "gen_random_uuid()::text"
+    } else {
+        "md5(random()::text || clock_timestamp()::text)::uuid::text"
+    };
+    columns.push(format!("{id} varchar(64) COLLATE \"C\" NOT NULL DEFAULT {uuid}"));
+    columns.push(format!("{topic} varchar(255) COLLATE \"C\" NOT NULL"));
+    columns.extend(key.map(|key| format!("{key} varchar(255) COLLATE \"C\"")));
+    columns.extend(c.headers.as_deref().map(|h| format!("{} json", quoted(h))));
+    let payload_type = match plan.payload {
+        PayloadType::Bytes => "bytea",
+        PayloadType::Text => "text",
+        PayloadType::Json => "jsonb",
+    };
+    columns.push(format!("{payload} {payload_type} NOT NULL"));
+    columns.extend(
+        c.created_at.as_deref().map(|t| format!("{} timestamptz(6) NOT NULL DEFAULT clock_timestamp()", quoted(t))),
+    );
+    columns.extend(c.available_at.as_deref().map(|t| format!("{} timestamptz(6)", quoted(t))));
+    let key_columns = shard.map_or_else(|| seq.clone(), |shard| format!("{shard}, {seq}"));
+    columns.push(format!("PRIMARY KEY ({key_columns})"));
+    // The table is nearly always empty and every row in it dies young: vacuum by the number of dead rows alone, at full
+    // speed, and keep the pages for the next rows (giving them back takes a lock that stops everybody).
+    let insert_threshold = if version >= 130_000 { "\n  autovacuum_vacuum_insert_threshold = -1," } else { "" };
+    let storage = format!(
+        "  autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_cost_delay = 0,{insert_threshold}
+  autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 100000, vacuum_truncate = false,
+  toast.autovacuum_vacuum_scale_factor = 0, toast.autovacuum_vacuum_threshold = 5000,
+  toast.autovacuum_vacuum_cost_delay = 0, toast.vacuum_truncate = false"
+    );
+    let name = options.outbox();
+    let create = format!(
+        "CREATE TABLE IF NOT EXISTS {} (\n  {}\n) WITH (\n{storage}\n)",
+        quoted(&name),
+        columns.join(",\n  ")
+    );
+    Table { name, about: "the hot table: applications INSERT, the relay takes rows away", statements: vec![create], columns: Vec::new() }
+}
+
+/// The tables of the relay. Values that are compressed already are stored as they are: EXTERNAL.
+fn tables(options: &StoreOptions, plan: &InitPlan, version: i32) -> Vec<Table> {
+    let table = |name: &str, about, columns: &str, with: &str, external: &[&str]| {
+        let name = options.table(name);
+        let mut statements = vec![format!("CREATE TABLE IF NOT EXISTS {} (\n{columns}\n){with}", quoted(&name))];
+        statements.extend(
+            external.iter().map(|c| format!("ALTER TABLE {} ALTER COLUMN {c} SET STORAGE EXTERNAL", quoted(&name))),
+        );
+        // One column a line, its name first.
+        let first_word = |line: &str| line.split_whitespace().next().filter(|w| *w != "PRIMARY").map(str::to_owned);
+        Table { name, about, statements, columns: columns.lines().filter_map(first_word).collect() }
+    };
+    // Few rows that are updated all the time: room for HOT updates, vacuumed often.
+    let busy = " WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 500)";
+    vec![
+        outbox(options, plan, version),
+        table(
+            "outbox_log",
+            "what was moved: chunks of messages",
+            "  shard smallint NOT NULL,
+  base_position bigint NOT NULL,
+  count integer NOT NULL,
+  first_created_at timestamptz(6) NOT NULL,
+  last_created_at timestamptz(6) NOT NULL,
+  moved_at timestamptz(6) NOT NULL,
+  codec smallint NOT NULL,
+  id_filter bytea NOT NULL,
+  chunk bytea NOT NULL,
+  PRIMARY KEY (shard, base_position)",
+            "",
+            &["id_filter", "chunk"],
+        ),
+        table(
+            "outbox_receipt",
+            "what destinations answered, and where the lanes stand",
+            "  shard smallint NOT NULL,
+  number bigint NOT NULL,
+  epoch bigint NOT NULL,
+  log_end bigint NOT NULL,
+  from_position bigint,
+  to_position bigint,
+  created_at timestamptz(6) NOT NULL,
+  lanes bytea NOT NULL,
+  PRIMARY KEY (shard, number)",
+            "",
+            &["lanes"],
+        ),
+        table(
+            "outbox_parked",
+            "messages set aside with their reason",
+            "  destination varchar(255) COLLATE \"C\" NOT NULL,
+  shard smallint NOT NULL,
+  position bigint NOT NULL,
+  id text COLLATE \"C\" NOT NULL,
+  msg_key text COLLATE \"C\",
+  state varchar(16) NOT NULL,
+  attempts bigint NOT NULL,
+  due_at bigint NOT NULL,
+  error_code varchar(64) NOT NULL,
+  error_text text NOT NULL,
+  first_failed_at bigint NOT NULL,
+  last_failed_at bigint NOT NULL,
+  codec smallint NOT NULL,
+  message bytea NOT NULL,
+  oversize_payload bytea,
+  PRIMARY KEY (destination, shard, position)",
+            "",
+            &["message"],
+        ),
+        table(
+            "outbox_lease",
+            "who owns which shard; shard -1 is maintenance",
+            "  shard smallint NOT NULL PRIMARY KEY,
+  owner varchar(255) COLLATE \"C\",
+  epoch bigint NOT NULL,
+  expires_at timestamptz(6)",
+            busy,
+            &[],
+        ),
+        table(
+            "outbox_instance",
+            "relay processes and their heartbeats",
+            "  owner varchar(255) COLLATE \"C\" NOT NULL PRIMARY KEY,
+  version varchar(64) NOT NULL,
+  draining boolean NOT NULL,
+  heartbeat timestamptz(6) NOT NULL",
+            busy,
+            &[],
+        ),
+        table(
+            "outbox_meta",
+            "what these tables are",
+            "  name varchar(64) COLLATE \"C\" NOT NULL PRIMARY KEY,\n  value text NOT NULL",
+            "",
+            &[],
+        ),
+    ]
+}
+
+/// Tables and columns that a relay needs besides the outbox: names, side by side.
+pub(super) fn needed(options: &StoreOptions) -> (Vec<String>, Vec<String>) {
+    let tables = tables(options, &InitPlan::default(), 0);
+    tables.iter().flat_map(|t| t.columns.iter().map(|c| (t.name.clone(), c.clone()))).unzip()
+}
+
+fn rows(options: &StoreOptions, plan: &InitPlan) -> [String; 2] {
+    let shard_by = if plan.shard_by_key { "key" } else { "topic" };
+    [
+        format!(
+            "INSERT INTO {} (shard, epoch) SELECT n, 0 FROM generate_series({MAINTENANCE}, {}) n ON CONFLICT (shard) DO NOTHING",
+            quoted(&options.table("outbox_lease")),
+            plan.shards - 1
+        ),
+        format!(
+            "INSERT INTO {} (name, value) VALUES ('schema_version', '{SCHEMA_VERSION}'), ('shards', '{}'), ('mode', 'move'), \
+             ('shard_by', '{shard_by}') ON CONFLICT (name) DO NOTHING",
+            quoted(&options.table("outbox_meta")),
+            plan.shards
+        ),
+    ]
+}
+
+/// The DDL for a DBA, in order, then the GRANTs as comments.
+pub(super) fn print(options: &StoreOptions, plan: &InitPlan, version: i32) -> String {
+    let mut out = format!(
+        "-- Outhaul, schema version {SCHEMA_VERSION}, for PostgreSQL {}.\n",
+        if version >= 130_000 { "13 and later" } else { "12 and later" }
+    );
+    for table in tables(options, plan, version) {
+        out += &format!("\n-- {}: {}\n", table.name, table.about);
+        table.statements.iter().for_each(|s| out += &format!("{s};\n"));
+    }
+    out += "\n-- Rows that the relay expects.\n";
+    rows(options, plan).iter().for_each(|s| out += &format!("{s};\n"));
+    out += &grants(options);
+    out
+}
+
+fn grants(options: &StoreOptions) -> String {
+    let outbox = quoted(&options.outbox());
+    let t = |name: &str| quoted(&options.table(name));
+    // The name that PostgreSQL gives to an identity column's sequence, where it is not too long.
+    let sequence = quoted(&format!("{}_{}_seq", options.outbox(), options.columns.seq));
+    format!(
+        "
+-- The application's user needs this and nothing else (no right on the sequence of an identity column):
+--   GRANT INSERT ON {outbox} TO application;
+-- The relay's user:
+--   GRANT SELECT, INSERT, DELETE ON {outbox}, {log}, {receipt} TO relay;
+--   GRANT SELECT ON SEQUENCE {sequence} TO relay;
+--   GRANT SELECT, INSERT, UPDATE, DELETE ON {parked}, {instance} TO relay;
+--   GRANT SELECT, UPDATE ON {lease} TO relay;
+--   GRANT SELECT, INSERT, UPDATE ON {meta} TO relay;
+-- (INSERT on {outbox} is for `outhaul enqueue` alone.)
+",
+        log = t("outbox_log"),
+        receipt = t("outbox_receipt"),
+        parked = t("outbox_parked"),
+        instance = t("outbox_instance"),
+        lease = t("outbox_lease"),
+        meta = t("outbox_meta"),
+    )
+}
+
+impl PostgresStore {
+    pub(super) async fn make_tables(&self, plan: &InitPlan) -> StoreResult<()> {
+        if plan.shards == 0 || plan.shards > MAX_SHARDS {
+            let what = format!("a plan has 1 to {MAX_SHARDS} shards, not {}", plan.shards);
+            return Err(StoreError::new(StoreErrorKind::Configuration, what));
+        }
+        if plan.shards > 1 && self.options.columns.shard.is_none() {
+            let what = "several shards need a shard column, and the column names say that there is none";
+            return Err(StoreError::new(StoreErrorKind::Configuration, what));
+        }
+        let held = self.other.take(&self.dialer).await?;
+        let result = self.make_missing(&held, plan).await;
+        self.forget_layout();
+        match result {
+            Ok(statements) => {
+                let statements: Vec<Statement<'_>> = statements.iter().map(|s| Statement::new(s)).collect();
+                let result = held.link.run_and_commit(&statements).await;
+                held.give_back(result).map(|_| ())
+            }
+            Err(error) => {
+                let result = held.link.rollback().await;
+                held.give_back(result)?;
+                Err(error)
+            }
+        }
+    }
+
+    /// Begins the transaction and returns what is left to run in it.
+    async fn make_missing(&self, held: &Held<'_>, plan: &InitPlan) -> StoreResult<Vec<String>> {
+        let tables = tables(&self.options, plan, self.dialer.version());
+        let names: Vec<String> = tables.iter().map(|t| quoted(&t.name)).collect();
+        let there = "SELECT to_regclass(n) IS NOT NULL FROM unnest($1::text[]) WITH ORDINALITY t(n, place) ORDER BY place";
+        let statements = [Statement::new(INIT_LOCK), Statement::new(there).with(&names, Type::TEXT_ARRAY)];
+        let answers = held.link.begin(&self.dialer.begin_write, &statements).await.map_err(|f| f.error)?;
+        let there: Vec<bool> =
+            answers.get(1).into_iter().flatten().map(|row| super::link::get(row, 0)).collect::<StoreResult<_>>()?;
+        if there.last() == Some(&true) {
+            let sql = format!("SELECT name, value FROM {}", quoted(&self.options.table("outbox_meta")));
+            let answers = held.link.run(&[Statement::new(&sql)]).await.map_err(|f| f.error)?;
+            let rows = answers.into_iter().next().unwrap_or_default();
+            check_meta(&rows, Some(plan.shards))?;
+        }
+        let missing = tables.iter().zip(there).filter(|(_, there)| !there);
+        let mut statements: Vec<String> = missing.flat_map(|(t, _)| t.statements.iter().cloned()).collect();
+        statements.extend(rows(&self.options, plan));
+        Ok(statements)
+    }
+}
+
+/// The statement that would add a missing `seq` column to a table that was made for something else.
+pub(super) fn adopt(options: &StoreOptions) -> String {
+    let (table, seq) = (quoted(&options.outbox()), quoted(&options.columns.seq));
+    format!("ALTER TABLE {table} ADD COLUMN {seq} bigint GENERATED BY DEFAULT AS IDENTITY, ADD UNIQUE ({seq})")
+}
+
+/// A table's name as a literal that is looked up with the search path.
+pub(super) fn regclass(name: &str) -> String {
+    format!("to_regclass({})", literal(&quoted(name)))
+}

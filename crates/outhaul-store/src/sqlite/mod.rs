@@ -1,0 +1,230 @@
+//! SQLite: the embedded database, one shard.
+//!
+//! Writers are serial in SQLite, so there is one writing connection for all that writes, and one reading connection for
+//! each purpose; in WAL mode readers and the writer do not wait for each other. Each connection lives on a thread of
+//! its own ([`session`]). COMMIT is durable (`synchronous = FULL`), whatever the application chooses for its own.
+//!
+//! Times are INTEGER microseconds since 1970-01-01 UTC. Times that an application wrote as text are read as well.
+
+mod checkpoint;
+mod inbox;
+mod lease;
+mod log;
+mod maintain;
+mod names;
+mod read;
+mod refusal;
+mod schema;
+mod session;
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use outhaul_core::checkpoint::{Checkpoint, ShardOutcome};
+use outhaul_core::lease::LeaseReport;
+use outhaul_core::message::{Position, Seq, ShardId};
+use outhaul_core::parked::ParkedEntry;
+use outhaul_core::receipt::ReceiptRow;
+
+pub use inbox::SqliteInbox;
+use names::Names;
+use session::{Access, Session};
+
+use crate::error::{StoreError, StoreErrorKind};
+use crate::options::{DatabaseKind, InitPlan, StoreOptions};
+use crate::store::{
+    Found, LeaseRound, NewRow, PruneRequest, Pruned, ReadPurpose, ReadRequest, ReadRows, Recovery, SchemaInfo,
+    ShardStatus, Store, StoreResult, StoredChunk, StoredParked,
+};
+
+/// The one shard that there is.
+const SHARD: ShardId = ShardId(0);
+
+/// A SQLite database with an outbox.
+pub struct SqliteStore {
+    names: Arc<Names>,
+    writer: Session,
+    poll: Session,
+    rescan: Session,
+    rest: Session,
+}
+
+impl SqliteStore {
+    /// Opens the database that the URL names. The file need not exist yet: `init` makes it.
+    ///
+    /// # Errors
+    /// `Configuration`: the URL names no file.
+    pub async fn open(options: StoreOptions) -> StoreResult<Self> {
+        let path = names::path_of(&options)?;
+        let session = |access, name| Session::new(&path, access, &options, name);
+        Ok(Self {
+            writer: session(Access::Write, "outhaul-write"),
+            poll: session(Access::Read, "outhaul-poll"),
+            rescan: session(Access::Read, "outhaul-rescan"),
+            rest: session(Access::Read, "outhaul-read"),
+            names: Arc::new(Names::new(options)),
+        })
+    }
+}
+
+/// A number of ours as SQLite stores it. Numbers above its range do not occur: they count rows, or are its own.
+fn signed(n: u64) -> i64 {
+    i64::try_from(n).unwrap_or(i64::MAX)
+}
+
+/// A number of SQLite's that is never negative.
+fn unsigned(n: i64) -> u64 {
+    u64::try_from(n).unwrap_or(0)
+}
+
+fn no_such_shard(shard: ShardId) -> StoreError {
+    StoreError::new(StoreErrorKind::Configuration, format!("SQLite has one shard, 0, and no shard {shard}"))
+}
+
+#[async_trait]
+impl Store for SqliteStore {
+    fn kind(&self) -> DatabaseKind {
+        DatabaseKind::Sqlite
+    }
+
+    fn ddl(&self, plan: &InitPlan) -> String {
+        schema::ddl(&self.names, plan)
+    }
+
+    async fn init(&self, plan: &InitPlan) -> StoreResult<()> {
+        schema::check_plan(plan)?;
+        let (names, plan) = (Arc::clone(&self.names), plan.clone());
+        self.writer.create_file().await?;
+        self.writer.write(move |tx| schema::init(tx, &names, &plan)).await
+    }
+
+    async fn inspect(&self) -> StoreResult<SchemaInfo> {
+        let names = Arc::clone(&self.names);
+        self.writer.call(move |connection, _| schema::inspect(connection, &names)).await
+    }
+
+    async fn read(&self, request: &ReadRequest) -> StoreResult<ReadRows> {
+        let session = match request.purpose {
+            ReadPurpose::Poll => &self.poll,
+            ReadPurpose::Rescan => &self.rescan,
+        };
+        if !request.shards.contains(&SHARD) {
+            return Ok(ReadRows::default());
+        }
+        let (names, request) = (Arc::clone(&self.names), request.clone());
+        session.read(move |tx| read::rows(tx, &names, &request)).await
+    }
+
+    /// Rests on writers being serial: `seq` is given inside a write transaction, so every one up to the largest that
+    /// `sqlite_sequence` shows was given by a transaction that has ended. A table without AUTOINCREMENT is not in it:
+    /// there `seq` is given again after a DELETE, and the answer is 0.
+    async fn resolved(&self, _seen: Seq) -> StoreResult<Seq> {
+        let names = Arc::clone(&self.names);
+        self.poll.read(move |tx| read::resolved(tx, &names)).await
+    }
+
+    async fn checkpoint(&self, checkpoint: &Checkpoint) -> StoreResult<Vec<ShardOutcome>> {
+        let (names, checkpoint) = (Arc::clone(&self.names), checkpoint.clone());
+        self.writer
+            .call(move |connection, call| {
+                let packed = checkpoint::pack(&checkpoint); // takes time, so before anything is locked
+                session::write(connection, call, |tx| checkpoint::write(tx, &names, &checkpoint, &packed))
+            })
+            .await
+    }
+
+    async fn checkpoint_applied(&self, checkpoint: &Checkpoint) -> StoreResult<Vec<Option<ShardOutcome>>> {
+        let names = Arc::clone(&self.names);
+        let owner = checkpoint.owner.clone();
+        let asked: Vec<_> = checkpoint.shards.iter().map(|s| (s.shard, s.epoch, s.number)).collect();
+        self.writer.write(move |tx| checkpoint::applied(tx, &names, &owner, &asked)).await
+    }
+
+    async fn recover(&self, shard: ShardId) -> StoreResult<Recovery> {
+        if shard != SHARD {
+            return Err(no_such_shard(shard));
+        }
+        let names = Arc::clone(&self.names);
+        self.rest.read(move |tx| log::recover(tx, &names)).await
+    }
+
+    async fn read_log(&self, shard: ShardId, from: Position, max_bytes: usize) -> StoreResult<Vec<StoredChunk>> {
+        if shard != SHARD {
+            return Ok(vec![]);
+        }
+        let names = Arc::clone(&self.names);
+        self.rest.read(move |tx| log::chunks(tx, &names, from, max_bytes)).await
+    }
+
+    async fn read_parked(
+        &self,
+        shard: ShardId,
+        destination: &str,
+        positions: &[Position],
+        destinations: &[String],
+    ) -> StoreResult<Vec<StoredParked>> {
+        let (names, destination) = (Arc::clone(&self.names), destination.to_owned());
+        let (positions, destinations) = (positions.to_vec(), destinations.to_vec());
+        self.rest.read(move |tx| log::parked_messages(tx, &names, shard, &destination, &positions, &destinations)).await
+    }
+
+    async fn lease_round(&self, round: &LeaseRound) -> StoreResult<LeaseReport> {
+        let (names, round) = (Arc::clone(&self.names), round.clone());
+        self.writer.write(move |tx| lease::round(tx, &names, &round)).await
+    }
+
+    async fn enqueue(&self, rows: &[NewRow]) -> StoreResult<Vec<String>> {
+        if rows.is_empty() {
+            return Ok(vec![]);
+        }
+        let (names, rows) = (Arc::clone(&self.names), rows.to_vec());
+        self.writer.write(move |tx| read::enqueue(tx, &names, &rows)).await
+    }
+
+    async fn status(&self) -> StoreResult<Vec<ShardStatus>> {
+        let names = Arc::clone(&self.names);
+        self.rest.read(move |tx| log::status(tx, &names)).await
+    }
+
+    async fn find(&self, id: &str, created_at_us: Option<(i64, i64)>) -> StoreResult<Vec<Found>> {
+        let (names, id) = (Arc::clone(&self.names), id.to_owned());
+        self.rest.read(move |tx| log::find(tx, &names, &id, created_at_us)).await
+    }
+
+    async fn receipts_of(&self, shard: ShardId, position: Position) -> StoreResult<Vec<ReceiptRow>> {
+        if shard != SHARD {
+            return Ok(vec![]);
+        }
+        let names = Arc::clone(&self.names);
+        self.rest.read(move |tx| log::receipts_of(tx, &names, position)).await
+    }
+
+    async fn parked_of(&self, shard: ShardId, position: Position) -> StoreResult<Vec<ParkedEntry>> {
+        let names = Arc::clone(&self.names);
+        self.rest.read(move |tx| log::parked_of(tx, &names, shard, position)).await
+    }
+
+    /// What is merged is read and packed on a reading connection: only the exchange holds the write lock.
+    async fn prune(&self, request: &PruneRequest) -> StoreResult<Pruned> {
+        let (names, asked) = (Arc::clone(&self.names), request.clone());
+        let Some(mut pruned) = self.writer.write(move |tx| maintain::prune(tx, &names, &asked)).await? else {
+            return Ok(Pruned::default());
+        };
+        if let Some(after_ms) = request.merge_after_ms {
+            let (names, step) = (Arc::clone(&self.names), request.step);
+            let merge = self.rest.read(move |tx| maintain::plan(tx, &names, step, after_ms)).await?;
+            let (names, owner) = (Arc::clone(&self.names), request.owner.clone());
+            self.writer
+                .write(move |tx| maintain::exchange(tx, &names, &owner, &merge, &mut pruned).map(|()| pruned))
+                .await
+        } else {
+            Ok(pruned)
+        }
+    }
+
+    async fn close(&self) {
+        for session in [&self.poll, &self.rescan, &self.rest, &self.writer] {
+            session.close().await;
+        }
+    }
+}

@@ -1,0 +1,313 @@
+//! DDL, and what the catalogue and the meta table say.
+
+use rusqlite::{Connection, MAIN_DB, OptionalExtension as _, Transaction};
+
+use super::maintain::MAINTENANCE;
+use super::names::{NOW_US, Names, quoted};
+use super::refusal::refusal;
+use crate::error::{StoreError, StoreErrorKind};
+use crate::options::{InitPlan, PayloadType};
+use crate::store::{SCHEMA_VERSION, SchemaInfo, StoreResult};
+
+/// A UUID of version 4 in SQL that every SQLite knows.
+const UUID: &str = "(lower(hex(randomblob(4)) || '-' || hex(randomblob(2)) || '-4' || substr(hex(randomblob(2)), 2) || '-' \
+                    || substr('89ab', (random() & 3) + 1, 1) || substr(hex(randomblob(2)), 2) || '-' \
+                    || hex(randomblob(6))))";
+
+const MODE: &str = "move";
+
+/// # Errors
+/// `Configuration`: SQLite has one shard.
+pub(super) fn check_plan(plan: &InitPlan) -> StoreResult<()> {
+    if plan.shards == 1 {
+        return Ok(());
+    }
+    let why = format!(
+        "SQLite has one shard, {} were asked for: writers are serial in it, more shards gain nothing",
+        plan.shards
+    );
+    Err(StoreError::new(StoreErrorKind::Configuration, why))
+}
+
+struct Table {
+    name: String,
+    about: &'static str,
+    columns: Vec<String>,
+    /// Keys of several columns.
+    rest: &'static str,
+}
+
+impl Table {
+    fn new(name: String, about: &'static str, columns: &[&str], rest: &'static str) -> Self {
+        Self { name, about, columns: columns.iter().map(|c| (*c).to_owned()).collect(), rest }
+    }
+
+    fn ddl(&self) -> String {
+        let rest = if self.rest.is_empty() { String::new() } else { format!(",\n  {}", self.rest) };
+        format!("CREATE TABLE IF NOT EXISTS {} (\n  {}{rest}\n)", quoted(&self.name), self.columns.join(",\n  "))
+    }
+}
+
+fn outbox(names: &Names, plan: &InitPlan) -> Table {
+    let Names { seq, id, topic, payload, .. } = names;
+    let payload_type = match plan.payload {
+        PayloadType::Bytes => "BLOB",
+        PayloadType::Text | PayloadType::Json => "TEXT",
+    };
+    let mut columns = vec![
+        format!("{seq} INTEGER PRIMARY KEY AUTOINCREMENT"),
+        format!("{id} TEXT NOT NULL DEFAULT {UUID} CHECK (length({id}) <= 64)"),
+        format!("{topic} TEXT NOT NULL CHECK (length({topic}) <= 255)"),
+    ];
+    columns.extend(names.key.as_ref().map(|key| format!("{key} TEXT CHECK (length({key}) <= 255)")));
+    columns.extend(names.headers.as_ref().map(|headers| format!("{headers} TEXT")));
+    columns.push(format!("{payload} {payload_type} NOT NULL"));
+    columns.extend(names.created_at.as_ref().map(|at| format!("{at} INTEGER NOT NULL DEFAULT {NOW_US}")));
+    columns.extend(names.available_at.as_ref().map(|at| format!("{at} INTEGER")));
+    let about = "the hot table: the application inserts into it, the relay takes rows out of it";
+    Table { name: names.options.outbox(), about, columns, rest: "" }
+}
+
+/// All tables of the relay. With one shard, its log's key is the position alone, which makes it the row's own number.
+fn tables(names: &Names, plan: &InitPlan) -> Vec<Table> {
+    let table = |name: &str| names.options.table(name);
+    vec![
+        outbox(names, plan),
+        Table::new(
+            table("outbox_log"),
+            "what was moved: chunks of messages",
+            &[
+                "shard INTEGER NOT NULL",
+                "base_position INTEGER PRIMARY KEY",
+                "count INTEGER NOT NULL",
+                "first_created_at INTEGER NOT NULL",
+                "last_created_at INTEGER NOT NULL",
+                "moved_at INTEGER NOT NULL",
+                "codec INTEGER NOT NULL",
+                "id_filter BLOB NOT NULL",
+                "chunk BLOB NOT NULL",
+            ],
+            "",
+        ),
+        Table::new(
+            table("outbox_receipt"),
+            "receipts, and where the lanes stand",
+            &[
+                "shard INTEGER NOT NULL",
+                "number INTEGER PRIMARY KEY",
+                "epoch INTEGER NOT NULL",
+                "log_end INTEGER NOT NULL",
+                "from_position INTEGER",
+                "to_position INTEGER",
+                "created_at INTEGER NOT NULL",
+                "lanes BLOB NOT NULL",
+            ],
+            "",
+        ),
+        Table::new(
+            table("outbox_parked"),
+            "messages set aside with their reason",
+            &[
+                "destination TEXT NOT NULL",
+                "shard INTEGER NOT NULL",
+                "position INTEGER NOT NULL",
+                "id TEXT NOT NULL",
+                "msg_key TEXT",
+                "state TEXT NOT NULL",
+                "attempts INTEGER NOT NULL",
+                "due_at INTEGER NOT NULL",
+                "error_code TEXT NOT NULL",
+                "error_text TEXT NOT NULL",
+                "first_failed_at INTEGER NOT NULL",
+                "last_failed_at INTEGER NOT NULL",
+                "codec INTEGER NOT NULL",
+                "message BLOB NOT NULL",
+                "oversize_payload BLOB",
+            ],
+            "PRIMARY KEY (destination, shard, position)",
+        ),
+        Table::new(
+            table("outbox_lease"),
+            "who owns a shard",
+            &[
+                "shard INTEGER PRIMARY KEY",
+                "owner TEXT",
+                "epoch INTEGER NOT NULL DEFAULT 0",
+                "expires_at INTEGER NOT NULL DEFAULT 0",
+            ],
+            "",
+        ),
+        Table::new(
+            table("outbox_instance"),
+            "relays that are alive",
+            &[
+                "owner TEXT NOT NULL PRIMARY KEY",
+                "version TEXT NOT NULL",
+                "draining INTEGER NOT NULL",
+                "heartbeat INTEGER NOT NULL",
+            ],
+            "",
+        ),
+        Table::new(
+            table("outbox_meta"),
+            "schema version and the like",
+            &["name TEXT NOT NULL PRIMARY KEY", "value TEXT NOT NULL"],
+            "",
+        ),
+    ]
+}
+
+/// What `init` writes into the tables that it made.
+fn first_rows(names: &Names, plan: &InitPlan) -> Vec<String> {
+    let shard_by = if plan.shard_by_key { "key" } else { "topic" };
+    let meta = [
+        ("schema_version", SCHEMA_VERSION.to_string()),
+        ("shards", plan.shards.to_string()),
+        ("mode", MODE.to_owned()),
+        ("shard_by", shard_by.to_owned()),
+    ];
+    let meta = meta.map(|(name, value)| format!("('{name}', '{value}')")).join(", ");
+    let leases: Vec<String> = [MAINTENANCE, 0].map(|shard| format!("({shard})")).into();
+    vec![
+        format!("INSERT INTO {} (name, value) VALUES {meta} ON CONFLICT (name) DO NOTHING", names.meta),
+        format!("INSERT INTO {} (shard) VALUES {} ON CONFLICT (shard) DO NOTHING", names.lease, leases.join(", ")),
+    ]
+}
+
+pub(super) fn ddl(names: &Names, plan: &InitPlan) -> String {
+    let mut text = String::from("-- SQLite. The database should be in WAL mode.\nPRAGMA journal_mode = WAL;\n");
+    for table in tables(names, plan) {
+        text += &format!("\n-- {}\n{};\n", table.about, table.ddl());
+    }
+    for statement in first_rows(names, plan) {
+        text += &format!("\n{statement};\n");
+    }
+    text + "\n-- GRANTs: SQLite has none. Application and relay need the right to read and write the file and its folder.\n"
+}
+
+pub(super) fn init(tx: &Transaction<'_>, names: &Names, plan: &InitPlan) -> StoreResult<()> {
+    for table in tables(names, plan) {
+        tx.execute_batch(&table.ddl()).map_err(|e| refusal(e).while_doing(&format!("making {}", table.name)))?;
+    }
+    for statement in first_rows(names, plan) {
+        tx.execute_batch(&statement).map_err(refusal)?;
+    }
+    let (version, shards) = versions(tx, names)?;
+    if (version, shards) != (SCHEMA_VERSION, plan.shards) {
+        let why = format!(
+            "the tables have schema version {version} and shard count {shards}, asked for are {SCHEMA_VERSION} and {}",
+            plan.shards
+        );
+        return Err(StoreError::new(StoreErrorKind::WrongSchema, why));
+    }
+    Ok(())
+}
+
+fn versions(connection: &Connection, names: &Names) -> StoreResult<(u32, u16)> {
+    let number = |name| {
+        let text = meta(connection, names, name)?;
+        text.and_then(|t| t.parse::<u32>().ok())
+            .ok_or_else(|| missing(&format!("{} has no number {name}", names.meta), None))
+    };
+    let shards = u16::try_from(number("shards")?).unwrap_or(u16::MAX);
+    Ok((number("schema_version")?, shards))
+}
+
+/// A value of the meta table.
+pub(super) fn meta(connection: &Connection, names: &Names, name: &str) -> StoreResult<Option<String>> {
+    let sql = format!("SELECT value FROM {} WHERE name = ?", names.meta);
+    connection.query_row(&sql, [name], |row| row.get(0)).optional().map_err(refusal)
+}
+
+pub(super) fn inspect(connection: &Connection, names: &Names) -> StoreResult<SchemaInfo> {
+    if connection.is_readonly(MAIN_DB).map_err(refusal)? {
+        return Err(StoreError::new(StoreErrorKind::ReadOnly, "the database file cannot be written"));
+    }
+    let plan = InitPlan::default();
+    let mut payload = PayloadType::Bytes;
+    for table in tables(names, &plan) {
+        let there = columns_of(connection, &table.name)?;
+        if there.is_empty() {
+            return Err(missing(&format!("there is no table {}", table.name), Some(&table.ddl())));
+        }
+        for column in &table.columns {
+            let name = column.split(' ').next().unwrap_or_default();
+            let Some((_, declared)) =
+                there.iter().find(|(n, _)| quoted(n).eq_ignore_ascii_case(&quoted(name.trim_matches('"'))))
+            else {
+                let ddl = format!("ALTER TABLE {} ADD COLUMN {column}", quoted(&table.name));
+                return Err(missing(&format!("table {} has no column {name}", table.name), Some(&ddl)));
+            };
+            if table.name == names.options.outbox() && name == names.payload {
+                payload = payload_type(declared);
+            }
+        }
+    }
+    let (version, shards) = versions(connection, names)?;
+    if (version, shards) != (SCHEMA_VERSION, 1) {
+        let why = format!(
+            "the tables have schema version {version} and shard count {shards}, this relay knows {SCHEMA_VERSION} and 1"
+        );
+        return Err(StoreError::new(StoreErrorKind::WrongSchema, why));
+    }
+    let mode = meta(connection, names, "mode")?.unwrap_or_else(|| MODE.to_owned());
+    Ok(SchemaInfo {
+        server: format!("SQLite {}", rusqlite::version()),
+        version,
+        shards,
+        mode,
+        payload,
+        warnings: warnings(connection, names)?,
+    })
+}
+
+/// The columns of a table with their declared types. None: there is no such table.
+fn columns_of(connection: &Connection, table: &str) -> StoreResult<Vec<(String, String)>> {
+    let mut statement = connection.prepare_cached("SELECT name, type FROM pragma_table_info(?)").map_err(refusal)?;
+    let rows = statement.query_map([table], |row| Ok((row.get(0)?, row.get(1)?))).map_err(refusal)?;
+    rows.collect::<rusqlite::Result<_>>().map_err(refusal)
+}
+
+/// The type of the payload, by SQLite's own rule of affinity: JSON is text that is called so.
+fn payload_type(declared: &str) -> PayloadType {
+    let declared = declared.to_ascii_uppercase();
+    if declared.contains("JSON") {
+        PayloadType::Json
+    } else if holds_bytes(&declared) {
+        PayloadType::Bytes
+    } else {
+        PayloadType::Text
+    }
+}
+
+/// Whether a column of this declared type is meant for bytes.
+pub(super) fn holds_bytes(declared: &str) -> bool {
+    let declared = declared.to_ascii_uppercase();
+    declared.is_empty() || declared.contains("BLOB") || declared.contains("BINARY")
+}
+
+fn warnings(connection: &Connection, names: &Names) -> StoreResult<Vec<String>> {
+    let mut warnings = Vec::new();
+    let table = names.options.outbox();
+    let sql: Option<String> = connection
+        .query_row("SELECT sql FROM sqlite_master WHERE type = 'table' AND name = ?", [&table], |row| row.get(0))
+        .optional()
+        .map_err(refusal)?;
+    if !sql.is_some_and(|sql| sql.to_ascii_uppercase().contains("AUTOINCREMENT")) {
+        warnings.push(format!(
+            "{table}.{} is not AUTOINCREMENT: SQLite gives the numbers of deleted rows again, so that order is not promised",
+            names.options.columns.seq
+        ));
+    }
+    let mode: String = connection.query_row("PRAGMA journal_mode", [], |row| row.get(0)).map_err(refusal)?;
+    if !mode.eq_ignore_ascii_case("wal") {
+        warnings.push(format!("journal_mode is {mode}, not wal: readers and writers wait for each other"));
+    }
+    Ok(warnings)
+}
+
+fn missing(what: &str, ddl: Option<&str>) -> StoreError {
+    let ddl = ddl.map(|ddl| ddl.split_whitespace().collect::<Vec<_>>().join(" "));
+    let message = ddl.map_or_else(|| what.to_owned(), |ddl| format!("{what}; it is made by: {ddl}"));
+    StoreError::new(StoreErrorKind::NotInitialised, message)
+}

@@ -1,0 +1,189 @@
+//! What the applications wrote and what the destinations hold: the truth that a run is judged by.
+
+use std::sync::Arc;
+
+use outhaul_core::config::DestinationConfig;
+use outhaul_core::destination::{DestinationIndex, DestinationSet};
+use outhaul_core::message::{Message, Row};
+use outhaul_core::route::Routes;
+
+/// The number of a message: applications write it as the id `m<number>`.
+pub(super) type MessageNumber = usize;
+
+/// What became of the transaction that wrote a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Written {
+    Open,
+    Committed,
+    RolledBack,
+    /// It was committed, and the database lost it: TRUNCATE, or a backup that does not have it.
+    Lost,
+}
+
+/// A message at one destination.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct AtDestination {
+    /// How many times it was stored.
+    pub(super) stored: u32,
+    /// It was refused for good, or can not be sent as it is.
+    pub(super) refused: bool,
+    /// Sends that were answered with a failure that may count.
+    pub(super) failures: u32,
+}
+
+/// A message as its application wrote it.
+#[derive(Debug)]
+pub(super) struct Entry {
+    pub(super) row: Row,
+    pub(super) key: Option<usize>,
+    pub(super) written: Written,
+    pub(super) destinations: DestinationSet,
+    /// Never taken by this destination.
+    pub(super) rejected_by: Option<DestinationIndex>,
+    /// Never taken by this destination, which always asks for another try.
+    pub(super) stubborn_at: Option<DestinationIndex>,
+    pub(super) at: Vec<AtDestination>,
+}
+
+/// The truth.
+#[derive(Debug)]
+pub(super) struct Ledger {
+    pub(super) entries: Vec<Entry>,
+    /// Messages of each key, in the order in which they were committed.
+    by_key: Vec<Vec<MessageNumber>>,
+    /// From this message on, order is not promised: the sequence has started again while the relay ran.
+    pub(super) order_ends_at: MessageNumber,
+    /// Up to where each key's messages are dealt with at each destination.
+    dealt_with: Vec<Vec<usize>>,
+    destinations: Arc<[DestinationConfig]>,
+    routes: Routes,
+}
+
+/// The number of a message from its id.
+pub(super) fn number_of(id: &str) -> Option<MessageNumber> {
+    id.strip_prefix('m')?.parse().ok()
+}
+
+impl Ledger {
+    pub(super) fn new(keys: usize, destinations: Arc<[DestinationConfig]>, routes: Routes) -> Self {
+        Self {
+            entries: Vec::new(),
+            order_ends_at: MessageNumber::MAX,
+            by_key: vec![Vec::new(); keys],
+            dealt_with: vec![vec![0; destinations.len()]; keys],
+            destinations,
+            routes,
+        }
+    }
+
+    /// The number that the next message gets.
+    pub(super) const fn next_number(&self) -> MessageNumber {
+        self.entries.len()
+    }
+
+    pub(super) fn insert(
+        &mut self,
+        row: Row,
+        key: Option<usize>,
+        rejected_by: Option<DestinationIndex>,
+        stubborn_at: Option<DestinationIndex>,
+    ) {
+        let destinations = self.routes.destinations(&row.topic);
+        let defect = Message::from_row(row.clone(), Default::default(), destinations).defect.is_some();
+        let at = AtDestination { refused: defect, ..AtDestination::default() };
+        let at = vec![at; self.destinations.len()];
+        self.entries.push(Entry { row, key, written: Written::Open, destinations, rejected_by, stubborn_at, at });
+    }
+
+    pub(super) fn committed(&mut self, numbers: &[MessageNumber]) {
+        for n in numbers {
+            let entry = &mut self.entries[*n];
+            entry.written = Written::Committed;
+            if let Some(key) = entry.key {
+                self.by_key[key].push(*n);
+            }
+        }
+    }
+
+    pub(super) fn ended_as(&mut self, numbers: &[MessageNumber], written: Written) {
+        for n in numbers {
+            self.entries[*n].written = written;
+        }
+    }
+
+    fn blocks_key(&self, destination: DestinationIndex) -> bool {
+        self.destinations[usize::from(destination.0)].limits.block_key
+    }
+
+    fn max_attempts(&self, destination: DestinationIndex) -> u32 {
+        self.destinations[usize::from(destination.0)].limits.max_attempts
+    }
+
+    /// Whether a destination may have given a message up: refused, or tried as often as its policy allows.
+    pub(super) fn may_be_dead(&self, number: MessageNumber, destination: DestinationIndex) -> bool {
+        let at = &self.entries[number].at[usize::from(destination.0)];
+        at.refused || at.failures >= self.max_attempts(destination)
+    }
+
+    /// A message is about to be sent: it must be one that was committed, as it was written, and routed there.
+    pub(super) fn check_sent(&self, message: &Message, destination: DestinationIndex) -> Result<MessageNumber, String> {
+        let number = number_of(&message.id).filter(|n| *n < self.entries.len());
+        let Some(number) = number else { return Err(format!("a message that nobody wrote is sent: {}", message.id)) };
+        let entry = &self.entries[number];
+        if matches!(entry.written, Written::Open | Written::RolledBack) {
+            return Err(format!("{} is sent, but its transaction is {:?}", message.id, entry.written));
+        }
+        let row = &entry.row;
+        let same = row.topic == message.topic
+            && row.key == message.key
+            && row.payload == message.payload
+            && row.headers == message.headers
+            && row.shard == message.shard;
+        if !same || message.defect.is_some() || !entry.destinations.contains(destination) {
+            return Err(format!("{} is sent to destination {destination} other than it was written", message.id));
+        }
+        Ok(number)
+    }
+
+    /// A destination stores a message: for a consumer that knows what it has seen, the order of its key must hold.
+    pub(super) fn stored(&mut self, number: MessageNumber, destination: DestinationIndex) -> Result<(), String> {
+        let d = usize::from(destination.0);
+        self.entries[number].at[d].stored += 1;
+        if self.entries[number].at[d].stored > 1 {
+            return Ok(());
+        }
+        let Some(key) = self.entries[number].key.filter(|_| number < self.order_ends_at) else { return Ok(()) };
+        let (from, place) = (self.dealt_with[key][d], self.by_key[key].iter().position(|n| *n == number));
+        let Some(place) = place else { return Err(format!("m{number} is stored, and is not committed")) };
+        if place < from {
+            // One that was given up lets later ones go on at once. If the process is killed before that is stored, it is
+            // tried again, and comes after them: the policy has given up order around it.
+            let revived = !self.blocks_key(destination) && self.may_be_dead(number, destination);
+            let what = format!("order of key k{key} at destination {destination}: m{number} is stored after later ones");
+            return if revived { Ok(()) } else { Err(what) };
+        }
+        // All that was committed before it must be there, or be given up where later ones may go on.
+        let settled = |before: &MessageNumber| {
+            let entry = &self.entries[*before];
+            entry.at[d].stored > 0
+                || !entry.destinations.contains(destination)
+                || entry.written == Written::Lost
+                || (!self.blocks_key(destination) && self.may_be_dead(*before, destination))
+        };
+        if let Some(before) = self.by_key[key][from..place].iter().find(|n| !settled(n)) {
+            return Err(format!("order of key k{key} at destination {destination}: m{number} is stored before m{before}"));
+        }
+        self.dealt_with[key][d] = place;
+        Ok(())
+    }
+
+    /// How many messages were stored more than once, and the first of them.
+    pub(super) fn duplicates(&self) -> (u64, Option<String>) {
+        let mut found = self.entries.iter().enumerate().flat_map(|(n, e)| {
+            e.at.iter().enumerate().filter(|(_, at)| at.stored > 1).map(move |(d, at)| (n, d, at.stored))
+        });
+        let first = found.next();
+        let more = found.count() as u64;
+        (more + u64::from(first.is_some()), first.map(|(n, d, times)| format!("m{n} {times} times at destination {d}")))
+    }
+}

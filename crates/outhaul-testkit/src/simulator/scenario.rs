@@ -1,0 +1,316 @@
+//! What goes wrong in a run, how often, and within which limits the relay works.
+
+use std::sync::Arc;
+
+use outhaul_core::config::{DestinationConfig, LaneLimits, Settings};
+use outhaul_core::destination::DestinationIndex;
+use outhaul_core::lane::Slotting;
+use outhaul_core::route::{Route, Routes};
+
+use super::dice::Dice;
+
+/// Milliseconds in the microseconds of simulated time.
+pub(super) const MS: u64 = 1_000;
+/// Seconds in the microseconds of simulated time.
+pub(super) const SECOND: u64 = 1_000 * MS;
+
+/// How often what happens, as ranges from which each seed draws its own numbers, and in thousandths.
+#[derive(Clone, Debug)]
+pub struct Scenario {
+    /// Name, for people.
+    pub name: &'static str,
+    /// Processes at the start.
+    pub processes: (u64, u64),
+    /// Processes that join later.
+    pub joins: (u64, u64),
+    /// Kills: all memory is gone; another process starts later.
+    pub crashes: (u64, u64),
+    /// Pauses for longer than a lease: nothing is handled, then everything at once.
+    pub pauses: (u64, u64),
+    /// Clean stops; another process starts later.
+    pub drains: (u64, u64),
+    /// What the applications do.
+    pub application: ApplicationChances,
+    /// What the database does.
+    pub database: DatabaseChances,
+    /// What the destinations do.
+    pub sinks: SinkChances,
+}
+
+/// What the applications do.
+#[derive(Clone, Debug)]
+pub struct ApplicationChances {
+    /// Transactions in a run.
+    pub transactions: (u64, u64),
+    /// Transactions that roll back, of a thousand.
+    pub rollback: u32,
+    /// Transactions that stay open for seconds, of a thousand.
+    pub long: u32,
+    /// Rows that can not be delivered as they stand, of a thousand.
+    pub defect: u32,
+    /// Rows that no route names, of a thousand.
+    pub unrouted: u32,
+    /// Numbers of the sequence that are skipped, of a thousand.
+    pub jump: u32,
+}
+
+/// What the database does.
+#[derive(Clone, Debug)]
+pub struct DatabaseChances {
+    /// Calls that fail, of a thousand: not done, or done without an answer.
+    pub failure: u32,
+    /// Checkpoints that roll back, of a thousand.
+    pub not_written: u32,
+    /// COMMITs without an answer, of a thousand.
+    pub unknown: u32,
+    /// Calls that take long, of a thousand. A read keeps the snapshot that it began with.
+    pub slow: u32,
+    /// Outages: every call fails, every transaction is rolled back.
+    pub outages: (u64, u64),
+    /// TRUNCATEs of the outbox: the sequence starts again.
+    pub truncates: (u64, u64),
+    /// Backups that are restored while the relay runs.
+    pub restores: (u64, u64),
+}
+
+/// What the destinations do.
+#[derive(Clone, Debug)]
+pub struct SinkChances {
+    /// Messages that are not taken this time, of a thousand.
+    pub retry: u32,
+    /// Messages that are stored but not acknowledged, of a thousand.
+    pub lost_ack: u32,
+    /// Messages stored two times, of a thousand.
+    pub twice: u32,
+    /// Batches that are cut off in the middle, of a thousand.
+    pub cut: u32,
+    /// Batches that arrive after their limit, of a thousand.
+    pub late: u32,
+    /// Messages that one destination never takes, of a thousand.
+    pub rejected: u32,
+    /// Messages that one destination asks to be sent again and again, of a thousand.
+    pub stubborn: u32,
+    /// Times at which a destination is down for a while.
+    pub downs: (u64, u64),
+    /// Times at which a destination does not answer for a while.
+    pub hangs: (u64, u64),
+}
+
+const QUIET_APPLICATION: ApplicationChances =
+    ApplicationChances { transactions: (20, 80), rollback: 0, long: 0, defect: 0, unrouted: 0, jump: 20 };
+const QUIET_DATABASE: DatabaseChances =
+    DatabaseChances { failure: 0, not_written: 0, unknown: 0, slow: 20, outages: (0, 0), truncates: (0, 0), restores: (0, 0) };
+const QUIET_SINKS: SinkChances = SinkChances {
+    retry: 0,
+    lost_ack: 0,
+    twice: 0,
+    cut: 0,
+    late: 0,
+    rejected: 0,
+    stubborn: 0,
+    downs: (0, 0),
+    hangs: (0, 0),
+};
+
+impl Scenario {
+    /// Nothing fails; processes come and go cleanly. Not one duplicate is allowed.
+    pub const CALM: Self = Self {
+        name: "calm",
+        processes: (1, 3),
+        joins: (0, 2),
+        crashes: (0, 0),
+        pauses: (0, 0),
+        drains: (0, 2),
+        application: QUIET_APPLICATION,
+        database: QUIET_DATABASE,
+        sinks: QUIET_SINKS,
+    };
+
+    /// Late commits, rollbacks, gaps, old snapshots, rows that cannot be delivered.
+    pub const TRANSACTIONS: Self = Self {
+        name: "transactions",
+        drains: (0, 1),
+        application: ApplicationChances {
+            transactions: (30, 120),
+            rollback: 150,
+            long: 60,
+            defect: 30,
+            unrouted: 30,
+            jump: 100,
+        },
+        database: DatabaseChances { slow: 100, ..QUIET_DATABASE },
+        ..Self::CALM
+    };
+
+    /// A database that fails, loses answers, commits late and is away for a while.
+    pub const DATABASE: Self = Self {
+        name: "database",
+        processes: (1, 2),
+        database: DatabaseChances {
+            failure: 30,
+            not_written: 100,
+            unknown: 150,
+            slow: 60,
+            outages: (0, 2),
+            truncates: (0, 0),
+            restores: (0, 0),
+        },
+        application: ApplicationChances { rollback: 100, long: 30, ..QUIET_APPLICATION },
+        ..Self::CALM
+    };
+
+    /// Destinations that refuse, forget, repeat, hang and are down.
+    pub const DESTINATIONS: Self = Self {
+        name: "destinations",
+        processes: (1, 2),
+        drains: (0, 1),
+        sinks: SinkChances {
+            retry: 40,
+            lost_ack: 20,
+            twice: 10,
+            cut: 20,
+            late: 10,
+            rejected: 15,
+            stubborn: 10,
+            downs: (0, 3),
+            hangs: (0, 2),
+        },
+        application: ApplicationChances { defect: 10, unrouted: 10, ..QUIET_APPLICATION },
+        ..Self::CALM
+    };
+
+    /// Processes that are killed, paused past their lease, stopped and started.
+    pub const OWNERS: Self = Self {
+        name: "owners",
+        processes: (1, 3),
+        joins: (0, 2),
+        crashes: (1, 4),
+        pauses: (0, 3),
+        drains: (0, 2),
+        application: ApplicationChances { rollback: 50, long: 20, ..QUIET_APPLICATION },
+        database: DatabaseChances { unknown: 30, failure: 5, ..QUIET_DATABASE },
+        sinks: SinkChances { retry: 20, lost_ack: 10, late: 20, rejected: 5, ..QUIET_SINKS },
+        ..Self::CALM
+    };
+
+    /// All of it at once.
+    pub const EVERYTHING: Self = Self {
+        name: "everything",
+        crashes: (0, 3),
+        pauses: (0, 2),
+        application: Self::TRANSACTIONS.application,
+        database: Self::DATABASE.database,
+        sinks: Self::DESTINATIONS.sinks,
+        ..Self::OWNERS
+    };
+
+    /// As everything, and the outbox is truncated: its sequence starts again.
+    pub const TRUNCATED: Self = Self {
+        name: "truncated",
+        database: DatabaseChances { truncates: (1, 2), ..Self::DATABASE.database },
+        sinks: SinkChances { rejected: 5, retry: 10, ..QUIET_SINKS },
+        ..Self::EVERYTHING
+    };
+
+    /// As everything, and a backup is restored while the relay runs (failure B7).
+    pub const RESTORED: Self = Self {
+        name: "restored",
+        database: DatabaseChances { restores: (1, 1), ..Self::DATABASE.database },
+        sinks: SinkChances { rejected: 5, retry: 10, ..QUIET_SINKS },
+        ..Self::EVERYTHING
+    };
+}
+
+impl Scenario {
+    /// Whether nothing in it excuses a duplicate.
+    pub(super) fn forbids_duplicates(&self) -> bool {
+        let s = &self.sinks;
+        let failing = s.lost_ack + s.twice + s.cut + s.late > 0 || s.hangs.1 > 0;
+        !failing && self.crashes.1 == 0 && self.pauses.1 == 0 && self.database.outages.1 == 0 && self.database.failure == 0
+    }
+}
+
+/// What a seed draws before its run begins.
+#[derive(Clone, Debug)]
+pub(super) struct Limits {
+    pub(super) settings: Settings,
+    pub(super) destinations: Arc<[DestinationConfig]>,
+    pub(super) routes: Routes,
+    pub(super) shards: u16,
+    pub(super) keys: usize,
+    /// Whether chunks and receipts go through their codecs.
+    pub(super) encoded: bool,
+}
+
+/// The topics of the model applications: two with routes of their own, one that all destinations take, one that no
+/// route names.
+pub(super) const TOPICS: [&str; 4] = ["order-paid", "stock", "order-all", "nowhere"];
+
+impl Limits {
+    pub(super) fn draw(dice: &mut Dice) -> Self {
+        let lease_ttl_ms = dice.between((800, 3_000));
+        let poll_idle_us = dice.between((10 * MS, 60 * MS));
+        let settings = Settings {
+            lease_ttl_ms,
+            lease_interval_ms: dice.between((lease_ttl_ms / 6, lease_ttl_ms / 3)),
+            poll_rows: dice.between((2, 40)) as u32,
+            poll_bytes: dice.between((600, 12_000)) as usize,
+            poll_busy_us: dice.between((2 * MS, 10 * MS)),
+            poll_idle_us,
+            rescan_min_ms: dice.between((50, 600)),
+            rescan_max_ms: dice.between((1_000, 5_000)),
+            resolve_ms: dice.between((20, 300)),
+            checkpoint_interval_ms: dice.between((10, 200)),
+            checkpoint_quiet_ms: dice.between((50, 600)),
+            checkpoint_rows: dice.between((1, 40)) as usize,
+            checkpoint_bytes: dice.between((500, 12_000)) as usize,
+            unmoved_bytes: dice.between((1_000, 20_000)) as usize,
+            window_bytes: dice.between((0, 8_000)) as usize,
+            send_ahead: !dice.chance(100),
+            store_backoff_ms: (dice.between((5, 50)), dice.between((100, 500))),
+        };
+        let destinations: Vec<DestinationConfig> =
+            (0..dice.between((1, 4))).map(|n| Self::destination(dice, n, lease_ttl_ms)).collect();
+        let to = |dice: &mut Dice| {
+            let all = 0..destinations.len() as u8;
+            let some: Vec<DestinationIndex> = all.filter(|_| dice.chance(600)).map(DestinationIndex).collect();
+            if some.is_empty() { vec![DestinationIndex(0)] } else { some }
+        };
+        let routes = Routes::new(vec![
+            Route { pattern: "order-paid".into(), to: to(dice) },
+            Route { pattern: "sto*".into(), to: to(dice) },
+            Route { pattern: "*-all".into(), to: (0..destinations.len() as u8).map(DestinationIndex).collect() },
+        ]);
+        Self {
+            settings,
+            routes,
+            shards: dice.between((1, 5)) as u16,
+            keys: dice.between((1, 12)) as usize,
+            encoded: dice.chance(150),
+            destinations: destinations.into(),
+        }
+    }
+
+    fn destination(dice: &mut Dice, n: u64, lease_ttl_ms: u64) -> DestinationConfig {
+        let slotting = match dice.between((0, 3)) {
+            0 => Slotting::Single,
+            slots => Slotting::ByKey((slots * 2 - 1) as u32),
+        };
+        let limits = LaneLimits {
+            send_limit_ms: dice.between((200, lease_ttl_ms / 2)),
+            max_batch: dice.between((1, 12)) as usize,
+            max_batch_bytes: dice.between((400, 6_000)) as usize,
+            max_queued: dice.between((2, 60)) as usize,
+            max_queued_bytes: dice.between((500, 20_000)) as usize,
+            max_span: dice.between((4, 200)),
+            quick_tries: dice.between((1, 3)) as u32,
+            quick_backoff_ms: (dice.between((5, 20)), dice.between((20, 100))),
+            max_attempts: dice.between((2, 6)) as u32,
+            retry_backoff_ms: (dice.between((20, 100)), dice.between((200, 1_500))),
+            block_key: dice.chance(600),
+            breaker_failures: dice.between((2, 5)) as u32,
+            breaker_backoff_ms: (dice.between((20, 60)), dice.between((100, 1_000))),
+        };
+        DestinationConfig { name: format!("d{n}"), slotting, limits }
+    }
+}

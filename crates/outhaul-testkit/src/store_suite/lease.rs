@@ -1,0 +1,158 @@
+//! Lease rounds: one owner a shard, by the database's clock.
+
+use std::sync::Arc;
+
+use outhaul_core::lease::{InstanceRow, LeaseReport, LeaseRow};
+use outhaul_core::message::{Epoch, ShardId};
+use outhaul_store::LeaseRound;
+
+use super::fixture::{Fixture, until};
+use crate::servers::Flavour;
+
+async fn run(f: &Fixture, round: LeaseRound) -> LeaseReport {
+    let report = f.store.lease_round(&round).await.expect("lease_round");
+    let shards: Vec<ShardId> = report.leases.iter().map(|l| l.shard).collect();
+    assert_eq!(shards, f.shards(), "every shard once, and the lease of maintenance is nobody's business");
+    report
+}
+
+async fn acquire(f: &Fixture, owner: &str, ttl_ms: u64) -> LeaseReport {
+    run(f, LeaseRound { acquire: f.shards(), ttl_ms, ..f.round(owner) }).await
+}
+
+async fn look(f: &Fixture, owner: &str) -> LeaseReport {
+    run(f, f.round(owner)).await
+}
+
+fn all_are(report: &LeaseReport, owner: Option<&str>, epoch: u64) -> bool {
+    report.leases.iter().all(|l| l.owner.as_deref() == owner && l.epoch == Epoch(epoch))
+}
+
+/// Free shards are acquired with epoch 1, and then are nobody else's; acquiring again does not raise the epoch.
+pub async fn a_shard_has_one_owner(flavour: Flavour) {
+    let f = Fixture::sharded(flavour).await;
+    let fresh = look(&f, "one").await;
+    assert!(all_are(&fresh, None, 0), "{fresh:?}");
+    let report = acquire(&f, "one", 600_000).await;
+    assert!(all_are(&report, Some("one"), 1) && report.leases.iter().all(|l| !l.expired), "{report:?}");
+    assert!(all_are(&acquire(&f, "two", 600_000).await, Some("one"), 1));
+    assert!(all_are(&acquire(&f, "one", 600_000).await, Some("one"), 1));
+}
+
+/// A lease is stolen once it has run out, by whoever asks first; the epoch grows by one each time.
+pub async fn an_expired_lease_is_stolen(flavour: Flavour) {
+    let f = Fixture::sharded(flavour).await;
+    acquire(&f, "one", 1).await;
+    until("the lease is stolen", async || all_are(&acquire(&f, "two", 600_000).await, Some("two"), 2)).await;
+    assert!(all_are(&acquire(&f, "one", 600_000).await, Some("two"), 2));
+    // An owner whose own lease ran out gets it back under a new epoch.
+    let g = Fixture::sharded(flavour).await;
+    acquire(&g, "one", 1).await;
+    until("the lease is taken again", async || all_are(&acquire(&g, "one", 600_000).await, Some("one"), 2)).await;
+}
+
+/// Renewing works where owner and epoch are still these, expired or not, and nowhere else.
+pub async fn only_the_owner_renews(flavour: Flavour) {
+    let f = Fixture::sharded(flavour).await;
+    acquire(&f, "one", 1).await;
+    until("the leases expire", async || look(&f, "two").await.leases.iter().all(|l| l.expired)).await;
+    let renew = |owner: &str, epoch: u64| {
+        let renew = f.shards().into_iter().map(|shard| (shard, Epoch(epoch))).collect();
+        LeaseRound { renew, ..f.round(owner) }
+    };
+    for (owner, epoch) in [("two", 1), ("one", 2), ("one", 0), ("ONE", 1)] {
+        let report = run(&f, renew(owner, epoch)).await;
+        assert!(all_are(&report, Some("one"), 1) && report.leases.iter().all(|l| l.expired), "{owner} {epoch}");
+    }
+    let report = run(&f, renew("one", 1)).await;
+    assert!(all_are(&report, Some("one"), 1) && report.leases.iter().all(|l| !l.expired));
+}
+
+/// Releasing works where owner and epoch are still these; the shard is free at once, and its epoch stays.
+pub async fn only_the_owner_releases(flavour: Flavour) {
+    let f = Fixture::sharded(flavour).await;
+    acquire(&f, "one", 600_000).await;
+    let release = |owner: &str, epoch: u64| {
+        let release = f.shards().into_iter().map(|shard| (shard, Epoch(epoch))).collect();
+        LeaseRound { release, ..f.round(owner) }
+    };
+    for (owner, epoch) in [("two", 1), ("one", 2), ("ONE", 1)] {
+        assert!(all_are(&run(&f, release(owner, epoch)).await, Some("one"), 1), "{owner} {epoch}");
+    }
+    assert!(all_are(&run(&f, release("one", 1)).await, None, 1));
+    assert!(all_are(&acquire(&f, "two", 600_000).await, Some("two"), 2));
+}
+
+/// One round does all its parts in order, each for its own shards.
+pub async fn a_round_has_several_parts(flavour: Flavour) {
+    let f = Fixture::sharded(flavour).await;
+    let shards = f.shards();
+    if shards.len() < 3 {
+        return;
+    }
+    run(&f, LeaseRound { acquire: shards[..2].to_vec(), ..f.round("one") }).await;
+    let (epoch, all) = (Epoch(1), f.round("one"));
+    let round = LeaseRound {
+        renew: vec![(shards[0], epoch)],
+        release: vec![(shards[1], epoch)],
+        acquire: vec![shards[2]],
+        ..all
+    };
+    let report = run(&f, round).await;
+    let row = |n: usize, owner: Option<&str>, epoch: u64| LeaseRow {
+        shard: shards[n],
+        owner: owner.map(str::to_owned),
+        epoch: Epoch(epoch),
+        expired: report.leases[n].expired,
+    };
+    assert_eq!(report.leases[..3], [row(0, Some("one"), 1), row(1, None, 1), row(2, Some("one"), 1)]);
+    assert!(!report.leases[0].expired && !report.leases[2].expired);
+    // Shards that do not exist are not made.
+    run(&f, LeaseRound { acquire: vec![ShardId(999)], renew: vec![(ShardId(998), epoch)], ..f.round("one") }).await;
+}
+
+/// Instances show while they are alive: draining ones as such, those that left or fell silent not at all.
+pub async fn instances_come_and_go(flavour: Flavour) {
+    let f = Fixture::new(flavour).await;
+    let row = |owner: &str, draining: bool| InstanceRow { owner: owner.into(), draining };
+    assert_eq!(look(&f, "one").await.instances, [row("one", false)]);
+    run(&f, LeaseRound { draining: true, version: "1.2.3".into(), ..f.round("two") }).await;
+    let mut instances = look(&f, "one").await.instances;
+    instances.sort_by(|a, b| a.owner.cmp(&b.owner));
+    assert_eq!(instances, [row("one", false), row("two", true)]);
+    let left = run(&f, LeaseRound { leave: true, ..f.round("two") }).await;
+    assert_eq!(left.instances, [row("one", false)]);
+    // One that falls silent is out of the report once its heartbeat is older than the ttl.
+    look(&f, "three").await;
+    let quick = || LeaseRound { ttl_ms: 1, ..f.round("one") };
+    until("three is forgotten", async || run(&f, quick()).await.instances.iter().all(|i| i.owner != "three")).await;
+}
+
+/// Of many that ask at the same moment, one gets each shard.
+pub async fn many_ask_at_once(flavour: Flavour) {
+    let f = Arc::new(Fixture::sharded(flavour).await);
+    let mut asking = tokio::task::JoinSet::new();
+    for n in 0..6 {
+        let f = Arc::clone(&f);
+        asking.spawn(async move {
+            let (store, owner) = (f.another_store().await, format!("owner-{n}"));
+            let round = LeaseRound { acquire: f.shards(), ..f.round(&owner) };
+            // A deadlock or a lock that was not had in time costs a round, no more.
+            let mut report = store.lease_round(&round).await;
+            for _ in 0..20 {
+                match &report {
+                    Err(error) if error.kind.passes() => report = store.lease_round(&round).await,
+                    _ => break,
+                }
+            }
+            store.close().await;
+            report.expect("lease_round")
+        });
+    }
+    let reports = asking.join_all().await;
+    let last = look(&f, "one").await;
+    assert!(last.leases.iter().all(|l| l.epoch == Epoch(1) && l.owner.is_some()), "{last:?}");
+    for lease in reports.iter().flat_map(|r| &r.leases).filter(|l| l.owner.is_some()) {
+        assert!(last.leases.contains(lease), "{lease:?} was true for a moment");
+    }
+}

@@ -1,0 +1,136 @@
+//! `recover` and `read_log`: where an owner goes on.
+
+use outhaul_core::message::{Position, ShardId};
+use outhaul_store::StoreErrorKind;
+
+use super::fixture::{AppRow, Fixture, Owner, lane, receipt_of};
+use crate::servers::Flavour;
+
+/// A shard that was never written starts at 0.
+pub async fn a_fresh_shard_starts_at_zero(flavour: Flavour) {
+    let f = Fixture::sharded(flavour).await;
+    for shard in f.shards() {
+        let recovery = f.store.recover(shard).await.expect("recover");
+        assert_eq!((recovery.log_end, recovery.next_number), (Position(0), 0));
+        assert!(recovery.lanes.lanes.is_empty() && recovery.parked.is_empty());
+        assert!(f.store.read_log(shard, Position(0), 1 << 20).await.expect("read_log").is_empty());
+    }
+}
+
+/// The newest receipt row counts, shard by shard, and the next owner goes on from it.
+pub async fn the_next_owner_goes_on(flavour: Flavour) {
+    let f = Fixture::sharded(flavour).await;
+    let mut one = f.owner("one").await;
+    for round in 0..12u64 {
+        f.insert_series(round * 10..round * 10 + 10).await;
+        one.move_all(&f).await;
+    }
+    let release = one.epochs.iter().map(|(shard, epoch)| (*shard, *epoch)).collect();
+    f.store.lease_round(&outhaul_store::LeaseRound { release, ..f.round("one") }).await.expect("release");
+    let mut ends = 0;
+    for shard in f.shards() {
+        let recovery = f.store.recover(shard).await.expect("recover");
+        let log = f.log(shard).await;
+        assert_eq!((recovery.next_number, recovery.log_end.0), (12, log.len() as u64));
+        let (state, _) = &recovery.lanes.lanes[0];
+        assert_eq!(*state, lane("a", recovery.log_end));
+        ends += recovery.log_end.0;
+    }
+    assert_eq!(ends, 120);
+    let other = f.another_store().await;
+    let mut two = Owner::take(&f, "two", &f.shards()).await;
+    f.insert_series(120..130).await;
+    let rows = f.read_all().await;
+    two.move_rows(other.as_ref(), &rows).await;
+    other.close().await;
+    let mut logged = 0;
+    for shard in f.shards() {
+        let log = f.log(shard).await;
+        assert!(log.iter().enumerate().all(|(n, m)| m.position.0 == n as u64));
+        logged += log.len();
+    }
+    assert_eq!(logged, 130);
+}
+
+/// The log is read from the chunk that holds a position, up to a size, at least one chunk.
+pub async fn the_log_is_read_from_any_position(flavour: Flavour) {
+    let f = Fixture::new(flavour).await;
+    let mut owner = f.owner("one").await;
+    let (mut bases, mut end) = (Vec::new(), 0);
+    for count in [3u64, 1, 10, 2, 7] {
+        f.insert_series(end..end + count).await;
+        owner.move_all(&f).await;
+        bases.push((end, count));
+        end += count;
+    }
+    for from in 0..end + 2 {
+        let wanted: Vec<u64> =
+            bases.iter().filter(|(base, count)| base + count > from).map(|(base, _)| *base).collect();
+        let chunks = f.store.read_log(ShardId(0), Position(from), usize::MAX).await.expect("read_log");
+        assert_eq!(chunks.iter().map(|c| c.base.0).collect::<Vec<_>>(), wanted, "from {from}");
+        assert!(chunks.iter().all(|c| c.shard == ShardId(0) && bases.contains(&(c.base.0, u64::from(c.count)))));
+        for max_bytes in [0, 1] {
+            let first = f.store.read_log(ShardId(0), Position(from), max_bytes).await.expect("read_log");
+            assert_eq!(
+                first.iter().map(|c| c.base.0).collect::<Vec<_>>(),
+                wanted.iter().take(1).copied().collect::<Vec<_>>()
+            );
+        }
+        let two: usize = chunks.iter().take(2).map(|c| c.bytes.len()).sum();
+        let some = f.store.read_log(ShardId(0), Position(from), two).await.expect("read_log");
+        assert_eq!(some.len(), chunks.len().min(2));
+    }
+}
+
+/// A chunk knows when its messages were made and when it was moved.
+pub async fn a_chunk_knows_its_times(flavour: Flavour) {
+    let f = Fixture::new(flavour).await;
+    f.insert_series(0..3).await;
+    f.insert_series(3..5).await;
+    let rows = f.read_all().await;
+    f.owner("one").await.move_rows(f.store.as_ref(), &rows).await;
+    let chunk = f.store.read_log(ShardId(0), Position(0), 0).await.expect("read_log").remove(0);
+    let made: Vec<i64> = rows.iter().map(|r| r.created_at_us).collect();
+    assert_eq!(Some(chunk.created_at_us.0), made.iter().min().copied());
+    assert_eq!(Some(chunk.created_at_us.1), made.iter().max().copied());
+    // SQLite's clock counts milliseconds.
+    assert!(
+        chunk.moved_at_us >= chunk.created_at_us.1 - 1_000 && chunk.moved_at_us < chunk.created_at_us.1 + 60_000_000
+    );
+}
+
+/// S4: a receipt row or chunk that nobody can read is said to be corrupt, or handed over as it is: never a panic.
+pub async fn unreadable_rows_are_corrupt(flavour: Flavour) {
+    let f = Fixture::new(flavour).await;
+    f.insert(&[AppRow::nth(0)]).await;
+    let mut owner = f.owner("one").await;
+    owner.move_all(&f).await;
+    let junk = f.bytes_sql(&[99, 1, 2, 3]);
+    f.database.execute(&format!("UPDATE outbox_log SET codec = 77, chunk = {junk}")).await;
+    let chunk = f.store.read_log(ShardId(0), Position(0), 0).await.expect("read_log").remove(0);
+    assert_eq!((chunk.codec, &chunk.bytes[..]), (77, &[99, 1, 2, 3][..]));
+    f.store.status().await.expect("status does not need what nobody can read");
+    f.database.execute(&format!("UPDATE outbox_receipt SET lanes = {junk}")).await;
+    let error = f.store.recover(ShardId(0)).await.expect_err("the receipt row is junk");
+    assert_eq!(error.kind, StoreErrorKind::Corrupt);
+}
+
+/// Receipts are found by position, in whichever row they stand.
+pub async fn receipts_are_found_by_position(flavour: Flavour) {
+    let f = Fixture::sharded(flavour).await;
+    let mut owner = f.owner("one").await;
+    for round in 0..4u64 {
+        f.insert_series(round * 20..round * 20 + 20).await;
+        owner.move_all(&f).await;
+        owner.move_rows(f.store.as_ref(), &[]).await;
+    }
+    for shard in f.shards() {
+        let end = f.store.recover(shard).await.expect("recover").log_end;
+        for position in (0..end.0).map(Position) {
+            let rows = f.store.receipts_of(shard, position).await.expect("receipts_of");
+            let found = rows.iter().flat_map(|r| &r.lanes).flat_map(|(_, r)| r).filter(|r| r.position == position);
+            assert_eq!(found.collect::<Vec<_>>(), [&receipt_of(position)]);
+        }
+        assert!(f.store.receipts_of(shard, end).await.expect("receipts_of").is_empty());
+    }
+}
