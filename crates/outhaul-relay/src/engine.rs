@@ -23,6 +23,8 @@ use crate::stop::{Asked, Stop};
 
 /// A read of the log brings at most this much stored content.
 const LOG_READ_BYTES: usize = 1 << 20;
+/// What a lease round is called in the log.
+const LEASES: &str = "leases";
 /// Waits between tries to reach the database at the start.
 const START_BACKOFF: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(5));
 
@@ -141,6 +143,9 @@ struct Engine {
     asking: HashMap<Id, Asking>,
     log: Log,
     stopped: bool,
+    /// Whether a lease round has succeeded: until then a failure that will not pass ends the relay.
+    leased: bool,
+    refused: Option<StoreError>,
 }
 
 async fn drive(outbox: Outbox, stop: Stop) -> Result<(String, Vec<Delivered>), RelayError> {
@@ -179,6 +184,8 @@ async fn drive(outbox: Outbox, stop: Stop) -> Result<(String, Vec<Delivered>), R
         tasks: JoinSet::new(),
         asking: HashMap::new(),
         stopped: false,
+        leased: false,
+        refused: None,
     };
     let maintenance = outbox.maintenance.clone().map(|plan| {
         let (name, owner, store) = (outbox.name.clone(), outbox.owner.clone(), outbox.store.clone());
@@ -268,6 +275,9 @@ impl Engine {
                 () = sleep_until(drain_until) => return Err(over()),
                 () = sleep_until(tick) => Input::Tick,
             };
+            if let Some(error) = self.refused.take() {
+                return Err(RelayError::Store { outbox: outbox.name.clone(), error });
+            }
             instance.handle(clock.now(), input);
         }
     }
@@ -277,7 +287,11 @@ impl Engine {
             Ok((id, (input, said))) => {
                 self.asking.remove(&id);
                 match said {
-                    Some((doing, Ok(()))) => self.log.succeeded(doing),
+                    Some((doing, Ok(()))) => {
+                        self.leased |= doing == LEASES;
+                        self.log.succeeded(doing);
+                    }
+                    Some((LEASES, Err(e))) if !self.leased && !e.kind.passes() => self.refused = Some(e),
                     Some((doing, Err(e))) => self.log.failed(doing, &e),
                     None => {}
                 }
@@ -328,7 +342,7 @@ impl Engine {
                     leave,
                 };
                 let call = async move { store.lease_round(&round).await };
-                self.call(Asking::Leases, "leases", call, Input::Leases);
+                self.call(Asking::Leases, LEASES, call, Input::Leases);
             }
             Command::Recover { shard, epoch } => {
                 let call = async move { store.recover(shard).await };

@@ -4,6 +4,7 @@ pub mod proxy;
 pub mod scripted;
 #[cfg(feature = "servers")]
 pub mod servers;
+pub mod simulator;
 pub mod sink_suite;
 #[cfg(feature = "servers")]
 pub mod store_suite;

@@ -61,7 +61,9 @@ mod servers {
     async fn credentials_and_rights() {
         for flavour in SERVERS {
             let mut scene = Scene::ready(*flavour).await;
-            let narrow = scene.database.restricted_user(&["SELECT ON outbox"]).await;
+            // Whom MySQL and MariaDB give no right on a table, they do not tell that it exists.
+            let grant = if *flavour == Flavour::Postgres { "SELECT ON outbox" } else { "SELECT ON *" };
+            let narrow = scene.database.restricted_user(&[grant]).await;
             let wrong = narrow.replace("narrow", "s3cret");
             let ran = scene.run(&["validate", "--db", &wrong]).await.expect(1);
             assert!(ran.stderr.starts_with("OUT-1005 outbox main: "), "{flavour:?} {}", ran.stderr);

@@ -126,7 +126,9 @@ async fn b7_restored_backup(flavour: Flavour) {
     // The backup is from here: 20 messages in the log, then ten rows are committed and delivered.
     let backup = ["outbox_log", "outbox_receipt"];
     for table in backup {
-        bench.database.execute(&format!("CREATE TABLE backup_{table} AS SELECT * FROM {table}")).await;
+        let like = if flavour == Flavour::Postgres { format!("(LIKE {table})") } else { format!("LIKE {table}") };
+        let backup = format!("CREATE TABLE backup_{table} {like}; INSERT INTO backup_{table} SELECT * FROM {table}");
+        bench.database.execute(&backup).await;
     }
     bench.insert_many(20..30).await;
     sink.wait_stored(30).await;

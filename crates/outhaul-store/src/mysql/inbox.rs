@@ -223,13 +223,13 @@ impl Inbox for MySqlInbox {
             held.give_back(Ok(()))?;
             return Err(StoreError::new(StoreErrorKind::NotInitialised, format!("there is no table {table}")));
         }
-        // Changes nothing, and fails where this user may not do it or nobody may.
+        // They change nothing, and fail where this user may not do it or nobody may.
         let table = quoted(table);
-        let probe = format!(
-            "INSERT INTO {table} {COLUMNS} SELECT consumer, id, topic, msg_key, headers, payload, `position`, received_at \
-             FROM {table} WHERE 1 = 0 ON DUPLICATE KEY UPDATE {table}.id = {table}.id"
-        );
-        let result = held.link.run(&[Statement::new(probe)]).await;
+        let probes = [
+            format!("INSERT INTO {table} SELECT * FROM {table} WHERE 1 = 0"),
+            format!("UPDATE {table} SET id = id WHERE 1 = 0"), // needed to leave a row that is there as it is
+        ];
+        let result = held.link.run(&probes.map(Statement::new)).await;
         held.give_back(result).map(|_| ()).map_err(|e| e.while_doing("looking at the inbox table"))
     }
 

@@ -251,6 +251,8 @@ async fn ask(conn: &mut Conn, sql: String, count: usize) -> Result<Vec<Answer>, 
     let mut answers = Vec::with_capacity(count);
     for _ in 0..count {
         let Some(columns) = result.columns() else {
+            // The client keeps a later statement's failure until it is asked.
+            result.next().await.map_err(|e| Failure::of(&e))?;
             return Err(Failure::new(StoreErrorKind::Other, "the server answered fewer statements than it was sent", true));
         };
         let affected = if columns.is_empty() { result.affected_rows() } else { 0 };

@@ -209,13 +209,16 @@ impl Layout {
         )
     }
 
-    /// An id that was not UTF-8 is not what it was: its row is found by number alone.
+    /// An id that was not UTF-8 is not what it was: it is left out, and its row is found by number alone.
     fn delete_named(&self, rows: &[(usize, ShardId, &Message)]) -> Statement {
         let mut json = String::with_capacity(rows.len() * 64);
         for (n, (_, shard, m)) in rows.iter().enumerate() {
             json.push(if n == 0 { '[' } else { ',' });
-            let id = if m.id.contains('\u{fffd}') { serde_json::Value::Null } else { m.id.as_str().into() };
-            json += &format!("[{},{},{id}]", m.seq, shard);
+            json += &format!("[{},{shard}", m.seq);
+            if !m.id.contains('\u{fffd}') {
+                json += &format!(",{}", serde_json::Value::from(m.id.as_str()));
+            }
+            json.push(']');
         }
         json.push(']');
         let mut s = Statement::new("DELETE o FROM JSON_TABLE(");

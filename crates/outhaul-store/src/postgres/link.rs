@@ -97,7 +97,11 @@ impl Dialer {
             connect_limit: options.connect_timeout,
             call_limit: options.statement_timeout + GRACE,
             begin_read: format!("BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; {settings}"),
-            begin_write: format!("BEGIN ISOLATION LEVEL READ COMMITTED; {settings}; SET LOCAL outhaul.inside = 'yes'"),
+            // Arrays are joined to tables row by row, by the primary key, however large a table looks to the planner.
+            begin_write: format!(
+                "BEGIN ISOLATION LEVEL READ COMMITTED; {settings}; SET LOCAL enable_hashjoin = off; \
+                 SET LOCAL enable_mergejoin = off; SET LOCAL outhaul.inside = 'yes'"
+            ),
             version: AtomicI32::new(0),
             closed: AtomicBool::new(false),
         })

@@ -1,0 +1,86 @@
+//! Faults that are built in on purpose: each must be found, and by the rule that is meant for it.
+
+use outhaul_core::faults::Fault;
+use outhaul_testkit::simulator::{Deliberate, Scenario, search};
+
+/// Within so many seeds every fault must be found.
+const SEEDS: u64 = 200;
+
+fn is_found(fault: Deliberate, scenario: &Scenario, rule: &str) {
+    match search(scenario, 0, SEEDS, Some(fault)) {
+        Ok(_) => panic!("{fault:?} is not found within {SEEDS} seeds of {}", scenario.name),
+        Err(failure) => {
+            assert!(failure.what.contains(rule), "{fault:?} is found by another rule:\n{failure}");
+            assert!(!failure.trace.is_empty() && failure.to_string().contains("OUTHAUL_SEED="));
+        }
+    }
+}
+
+#[test]
+fn delete_by_range_over_a_gap() {
+    is_found(Deliberate::Core(Fault::DeletesOverGaps), &Scenario::TRANSACTIONS, "a range to delete covers");
+}
+
+#[test]
+fn cursor_past_an_unacknowledged_message() {
+    let rule = "which is neither delivered nor parked";
+    is_found(Deliberate::Core(Fault::CursorPastUnacknowledged), &Scenario::DESTINATIONS, rule);
+}
+
+#[test]
+fn epoch_not_checked() {
+    is_found(Deliberate::EpochNotChecked, &Scenario::OWNERS, "is fenced, and its checkpoint");
+}
+
+#[test]
+fn late_commit_ignored() {
+    is_found(Deliberate::Core(Fault::LateCommitIgnored), &Scenario::TRANSACTIONS, "order of key");
+}
+
+#[test]
+fn moved_forgotten_while_a_read_is_under_way() {
+    let rule = "whose receipt is stored";
+    is_found(Deliberate::Core(Fault::MovedForgottenAtCommit), &Scenario::TRANSACTIONS, rule);
+}
+
+#[test]
+fn receipts_above_the_log_end() {
+    is_found(Deliberate::Core(Fault::ReceiptsAboveLogEnd), &Scenario::DESTINATIONS, "where the log has not got to");
+}
+
+#[test]
+fn retry_overtaken_by_a_later_message_of_its_key() {
+    is_found(Deliberate::Core(Fault::RetryOvertaken), &Scenario::DESTINATIONS, "order of key");
+}
+
+#[test]
+fn lease_not_checked_before_a_send() {
+    is_found(Deliberate::Core(Fault::LeaseNotChecked), &Scenario::OWNERS, "but holds it until");
+}
+
+#[test]
+fn send_ahead_before_the_epoch_is_proven() {
+    let rule = "sends before a checkpoint of epoch";
+    is_found(Deliberate::Core(Fault::SendAheadUnproven), &Scenario::OWNERS, rule);
+}
+
+#[test]
+fn unknown_commit_taken_for_not_written() {
+    is_found(Deliberate::Core(Fault::UnknownTakenForNotWritten), &Scenario::DATABASE, "other than it left it");
+}
+
+#[test]
+fn parked_row_not_written() {
+    let rule = "which is neither delivered nor parked";
+    is_found(Deliberate::Core(Fault::ParkedRowNotWritten), &Scenario::DESTINATIONS, rule);
+}
+
+#[test]
+fn blocked_keys_not_loaded_at_recovery() {
+    is_found(Deliberate::Core(Fault::BlocksNotRecovered), &Scenario::EVERYTHING, "order of key");
+}
+
+#[test]
+fn gaps_and_tail_read_by_two_statements() {
+    is_found(Deliberate::GapsAndTailApart, &Scenario::TRANSACTIONS, "order of key");
+}

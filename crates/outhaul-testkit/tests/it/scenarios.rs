@@ -1,0 +1,74 @@
+//! No seed of any scenario may break a rule.
+
+use outhaul_testkit::simulator::{Scenario, Summary, run, search};
+
+/// Seeds of each scenario.
+const SEEDS: u64 = 200;
+
+fn number(variable: &str) -> Option<u64> {
+    std::env::var(variable).ok()?.parse().ok()
+}
+
+fn holds(scenario: &Scenario) -> Summary {
+    let (first, count) = match (number("OUTHAUL_SEED"), number("OUTHAUL_SOAK")) {
+        (Some(seed), _) => (seed, 1),
+        (None, Some(1)) => (0, SEEDS * 50),
+        (None, _) => (0, SEEDS),
+    };
+    let sum = search(scenario, first, count, None).unwrap_or_else(|failure| panic!("\n{failure}"));
+    eprintln!("{}: {count} seeds from {first}, {sum:?}", scenario.name);
+    sum
+}
+
+#[test]
+fn calm() {
+    assert_eq!(holds(&Scenario::CALM).duplicates, 0);
+}
+
+#[test]
+fn transactions() {
+    assert_eq!(holds(&Scenario::TRANSACTIONS).duplicates, 0);
+}
+
+#[test]
+fn database() {
+    holds(&Scenario::DATABASE);
+}
+
+#[test]
+fn destinations() {
+    holds(&Scenario::DESTINATIONS);
+}
+
+#[test]
+fn owners() {
+    holds(&Scenario::OWNERS);
+}
+
+#[test]
+fn everything() {
+    holds(&Scenario::EVERYTHING);
+}
+
+#[test]
+fn until_empty() {
+    holds(&Scenario::UNTIL_EMPTY);
+}
+
+#[test]
+fn b5_truncated() {
+    holds(&Scenario::TRUNCATED);
+}
+
+#[test]
+fn b7_restored() {
+    holds(&Scenario::RESTORED);
+}
+
+#[test]
+fn a_seed_gives_the_same_run_every_time() {
+    for seed in 0..20 {
+        let once = run(&Scenario::EVERYTHING, seed, None).unwrap_or_else(|failure| panic!("\n{failure}"));
+        assert_eq!(Ok(once), run(&Scenario::EVERYTHING, seed, None).map_err(|failure| failure.what));
+    }
+}
