@@ -80,6 +80,8 @@ impl Instance {
             }
         }
         self.report = report;
+        self.report_at_us = self.leases.began_at_us;
+        self.first_report_at_us.get_or_insert(self.report_at_us);
         if self.mode == Mode::Running {
             for shard in lease::plan(&self.report, &self.config.owner).hand_over {
                 if let Some(Owned { phase: Phase::Running(p), .. }) = self.shards.get_mut(&shard)
@@ -482,10 +484,13 @@ impl Instance {
             UntilEmpty::Off => {}
             UntilEmpty::Looking(_) if self.mode != Mode::Running => {}
             UntilEmpty::Looking(after) => {
-                // Every shard must be accounted for: running here, or held by another instance that lives.
+                // Every shard must be accounted for: running here, or held by another instance that lives. One that was
+                // killed before this process began no longer holds anything a ttl later.
+                let ttl_us = self.config.settings.lease_ttl_ms * 1_000;
+                let others_live = self.first_report_at_us.is_some_and(|first| self.report_at_us >= first.saturating_add(ttl_us));
                 let all_running = !self.report.leases.is_empty()
                     && self.report.leases.iter().all(|l| {
-                        let other = l.owner.as_deref().is_some_and(|o| o != self.config.owner) && !l.expired;
+                        let other = others_live && l.owner.as_deref().is_some_and(|o| o != self.config.owner) && !l.expired;
                         other || self.pipelines().any(|(s, p)| s == l.shard && !p.draining)
                     });
                 match (all_running, after) {

@@ -303,6 +303,9 @@ pub struct Instance {
     jitter: Jitter,
     leases: Cadence,
     report: LeaseReport,
+    /// When the round of the report began, and the first round that was answered, microseconds of the monotonic clock.
+    report_at_us: u64,
+    first_report_at_us: Option<u64>,
     /// What the newest lease round was to release.
     releasing: Vec<(ShardId, Epoch)>,
     /// The newest epoch and log end of each shard that this process has had: a restored backup can show older ones.
@@ -352,6 +355,8 @@ impl Instance {
             shards: BTreeMap::new(),
             leases: Cadence::default(),
             report: LeaseReport::default(),
+            report_at_us: 0,
+            first_report_at_us: None,
             releasing: Vec::new(),
             had: BTreeMap::new(),
             poll: Cadence::default(),

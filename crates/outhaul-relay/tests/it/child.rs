@@ -1,5 +1,6 @@
 //! A relay as a process of its own: this very test binary, started again for one test.
 
+use std::path::Path;
 use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,6 +21,7 @@ pub const DESTINATION: &str = "collector";
 
 const URL: &str = "OUTHAUL_CHILD_URL";
 const COLLECTOR: &str = "OUTHAUL_CHILD_COLLECTOR";
+const UNKNOWN: &str = "OUTHAUL_CHILD_UNKNOWN";
 const OWNER: &str = "OUTHAUL_CHILD_OWNER";
 
 /// A running relay process.
@@ -30,9 +32,10 @@ pub struct RelayProcess {
 }
 
 impl RelayProcess {
-    pub fn start(url: &str, collector: std::net::SocketAddr, owner: &str) -> Self {
+    pub fn start(url: &str, collector: std::net::SocketAddr, owner: &str, unknown: &Path) -> Self {
         let mut child = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "child::relay_process", "--nocapture"])
+            .env(UNKNOWN, unknown)
             .envs([(URL, url), (OWNER, owner), (COLLECTOR, &collector.to_string())])
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
@@ -80,7 +83,10 @@ fn relay_process() {
                 _ = stdin.read(&mut end) => std::process::exit(1),
             }
         });
-        let sink = CollectorSink::new(std::env::var(COLLECTOR).unwrap().parse().unwrap());
+        let sink = CollectorSink::new(
+            std::env::var(COLLECTOR).unwrap().parse().unwrap(),
+            std::env::var_os(UNKNOWN).unwrap().into(),
+        );
         let limits = LaneLimits { send_limit_ms: SEND_LIMIT_MS, max_batch: 100, ..LaneLimits::default() };
         let outbox = Outbox {
             name: "test".into(),

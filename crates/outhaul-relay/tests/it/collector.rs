@@ -1,7 +1,9 @@
 //! A destination that outlives the relay: it writes down every message that arrives, in order, and acknowledges it.
 
 use std::collections::{HashMap, HashSet};
+use std::io::Write as _;
 use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -101,11 +103,30 @@ async fn serve(collector: Arc<Collector>, stream: TcpStream) {
 pub struct CollectorSink {
     address: SocketAddr,
     connections: Vec<Mutex<Option<TcpStream>>>,
+    unknown: PathBuf,
+}
+
+/// A batch under way. If it is dropped before it was answered, its ids are written down: they may arrive once more.
+struct UnderWay<'a> {
+    ids: Vec<&'a str>,
+    unknown: &'a Path,
+}
+
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        if self.ids.is_empty() {
+            return;
+        }
+        let lines: String = self.ids.iter().map(|id| format!("{id}\n")).collect();
+        let mut file = std::fs::File::options().create(true).append(true).open(self.unknown).unwrap();
+        file.write_all(lines.as_bytes()).unwrap();
+    }
 }
 
 impl CollectorSink {
-    pub fn new(address: SocketAddr) -> Self {
-        Self { address, connections: (0..SLOTS).map(|_| Mutex::default()).collect() }
+    /// `unknown`: a file for the ids of batches that were not answered in time.
+    pub fn new(address: SocketAddr, unknown: PathBuf) -> Self {
+        Self { address, connections: (0..SLOTS).map(|_| Mutex::default()).collect(), unknown }
     }
 
     async fn exchange(&self, slot: u32, body: &str) -> std::io::Result<()> {
@@ -138,8 +159,13 @@ impl Sink for CollectorSink {
     async fn send(&self, slot: u32, messages: &[Arc<Message>]) -> Vec<Outcome> {
         let body: String =
             messages.iter().map(|m| format!("{}{SEPARATOR}{}\n", m.id, m.key.as_deref().unwrap_or(""))).collect();
+        let mut under_way =
+            UnderWay { ids: messages.iter().map(|m| m.id.as_str()).collect(), unknown: &self.unknown };
         let outcome = match self.exchange(slot, &body).await {
-            Ok(()) => Outcome::Delivered(Receipt { level: AckLevel::Flushed, ..Receipt::default() }),
+            Ok(()) => {
+                under_way.ids.clear();
+                Outcome::Delivered(Receipt { level: AckLevel::Flushed, ..Receipt::default() })
+            }
             Err(e) => Outcome::Unknown(Reason::new("OUT-2000", e.to_string())),
         };
         vec![outcome; messages.len()]

@@ -1,6 +1,7 @@
 //! Everything of one kill test: database, destination, writers, relays, and what is checked in the end.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -24,6 +25,8 @@ pub struct Scene {
     relays_started: usize,
     /// Messages that may arrive once more for each fault so far.
     pub allowed: HashMap<String, usize>,
+    /// Ids of sends that were not answered within their limit.
+    unknown: PathBuf,
     log: BTreeMap<ShardId, Position>,
     place: HashMap<String, (ShardId, Position)>,
 }
@@ -41,6 +44,7 @@ impl Scene {
             shards,
             relays_started: 0,
             allowed: HashMap::new(),
+            unknown: std::env::temp_dir().join(format!("outhaul-unknown-{}", uuid::Uuid::new_v4())),
             log: BTreeMap::new(),
             place: HashMap::new(),
         }
@@ -52,7 +56,7 @@ impl Scene {
 
     pub fn relay_at(&mut self, url: &str) -> RelayProcess {
         self.relays_started += 1;
-        RelayProcess::start(url, self.collector.address, &format!("relay-{}", self.relays_started))
+        RelayProcess::start(url, self.collector.address, &format!("relay-{}", self.relays_started), &self.unknown)
     }
 
     /// Reads on in the log: where each id stands.
@@ -115,6 +119,13 @@ impl Scene {
             relay.terminate().await;
         }
         self.read_log().await;
+        // On a busy machine an answer can take longer than the send limit: then a copy is right.
+        let unanswered = std::fs::read_to_string(&self.unknown).unwrap_or_default();
+        for id in unanswered.lines() {
+            *self.allowed.entry(id.to_owned()).or_default() += 1;
+        }
+        println!("{title}: {} messages of sends without an answer in time", unanswered.lines().count());
+        let _ = std::fs::remove_file(&self.unknown);
         self.check(&writers.truth.lock().unwrap(), title);
         assert_eq!(self.store.status().await.unwrap().iter().map(|s| s.hot_rows).sum::<u64>(), 0, "{title}: hot rows");
     }

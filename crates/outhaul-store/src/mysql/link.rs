@@ -57,6 +57,11 @@ impl Dialer {
         if opts.db_name().is_none_or(str::is_empty) {
             return Err(configuration("the database URL names no database".into()));
         }
+        if let Some(file) = tls.ca_file.as_ref().filter(|_| tls.required)
+            && let Err(e) = std::fs::metadata(file)
+        {
+            return Err(configuration(format!("the file with the authorities to trust cannot be read: {e}")));
+        }
         let ssl = tls.required.then(|| ssl_opts(&tls));
         if tls.required && tls.insecure {
             tracing::warn!("TLS without checking the server's certificate: for tests only");

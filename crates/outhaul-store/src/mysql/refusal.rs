@@ -100,10 +100,10 @@ fn line(refusal: &ServerError) -> String {
 fn client_error(error: &Error) -> StoreError {
     use StoreErrorKind::{Authentication, Configuration, Corrupt, Other, TooLarge, Unavailable};
     let (kind, text) = match error {
-        Error::Io(IoError::Tls(e)) => (Configuration, format!("TLS: {e}")),
+        Error::Io(IoError::Tls(e)) => (Configuration, tls_error(&e.to_string())),
         // rustls speaks through the stream: a certificate that is not trusted comes as an error of the stream.
         Error::Io(IoError::Io(e)) if e.get_ref().is_some_and(|inner| inner.is::<rustls::Error>()) => {
-            (Configuration, format!("TLS: {e}"))
+            (Configuration, tls_error(&e.to_string()))
         }
         Error::Io(IoError::Io(e)) => (Unavailable, e.to_string()),
         Error::Driver(e) => match e {
@@ -122,6 +122,12 @@ fn client_error(error: &Error) -> StoreError {
         Error::Other(_) => (Other, "the client failed".into()),
     };
     StoreError::new(kind, text)
+}
+
+fn tls_error(said: &str) -> String {
+    // What a server answers that is linked with an old OpenSSL, such as MySQL's own builds of 8.0.15.
+    let hint = if said.contains("HandshakeFailure") { " (does the server offer TLS 1.2 with ECDHE, or TLS 1.3?)" } else { "" };
+    format!("TLS: {said}{hint}")
 }
 
 /// What is wrong with a URL, without any part of it that may hold a secret.

@@ -87,7 +87,7 @@ impl Applications {
             ledger.insert(row.clone(), None, None, None);
             db.insert(self.last, row);
         }
-        ledger.committed(&db.commit(self.last));
+        ledger.committed(&db.commit(self.last), now);
     }
 
     /// Takes a step; what follows is returned with its delay, microseconds. The text is for the trace.
@@ -102,7 +102,7 @@ impl Applications {
         match step {
             Step::Begin => self.begin(dice, db),
             Step::Insert(t) => self.insert(t, now, dice, db, ledger),
-            Step::End(t) => (Vec::new(), self.end(t, db, ledger)),
+            Step::End(t) => (Vec::new(), self.end(t, now, db, ledger)),
         }
     }
 
@@ -193,7 +193,7 @@ impl Applications {
         row
     }
 
-    fn end(&mut self, t: u64, db: &mut Database, ledger: &mut Ledger) -> String {
+    fn end(&mut self, t: u64, now: u64, db: &mut Database, ledger: &mut Ledger) -> String {
         let Some(transaction) = self.open.remove(&t) else { return String::new() };
         self.holders.iter_mut().filter(|h| **h == Some(t)).for_each(|h| *h = None);
         if transaction.rolls_back {
@@ -201,7 +201,7 @@ impl Applications {
             format!("transaction {t} rolls back")
         } else {
             let numbers = db.commit(t);
-            ledger.committed(&numbers);
+            ledger.committed(&numbers, now);
             format!("transaction {t} commits {numbers:?}")
         }
     }

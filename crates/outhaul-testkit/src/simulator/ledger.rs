@@ -37,6 +37,8 @@ pub(super) struct Entry {
     pub(super) row: Row,
     pub(super) key: Option<usize>,
     pub(super) written: Written,
+    /// When it was committed.
+    pub(super) committed_at: u64,
     pub(super) destinations: DestinationSet,
     /// Never taken by this destination.
     pub(super) rejected_by: Option<DestinationIndex>,
@@ -92,13 +94,14 @@ impl Ledger {
         let defect = Message::from_row(row.clone(), Default::default(), destinations).defect.is_some();
         let at = AtDestination { refused: defect, ..AtDestination::default() };
         let at = vec![at; self.destinations.len()];
-        self.entries.push(Entry { row, key, written: Written::Open, destinations, rejected_by, stubborn_at, at });
+        self.entries.push(Entry { row, key, written: Written::Open, committed_at: 0, destinations, rejected_by, stubborn_at, at });
     }
 
-    pub(super) fn committed(&mut self, numbers: &[MessageNumber]) {
+    pub(super) fn committed(&mut self, numbers: &[MessageNumber], now: u64) {
         for n in numbers {
             let entry = &mut self.entries[*n];
             entry.written = Written::Committed;
+            entry.committed_at = now;
             if let Some(key) = entry.key {
                 self.by_key[key].push(*n);
             }

@@ -83,6 +83,8 @@ pub(super) struct Process {
     pub(super) acknowledged: BTreeMap<(ShardId, Epoch), BTreeSet<(u8, MessageNumber)>>,
     /// Shards that it says are its own, and under which epoch.
     pub(super) owned: BTreeMap<ShardId, Epoch>,
+    /// It is to stop once all that was committed before this moment is settled.
+    pub(super) empties_since: Option<u64>,
     /// It was told to stop.
     pub(super) drains: bool,
 }
@@ -101,6 +103,7 @@ impl Process {
             idle_ticks: (0, 0),
             acknowledged: BTreeMap::new(),
             owned: BTreeMap::new(),
+            empties_since: None,
             drains: false,
         }
     }

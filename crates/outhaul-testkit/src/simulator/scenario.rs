@@ -29,6 +29,8 @@ pub struct Scenario {
     pub pauses: (u64, u64),
     /// Clean stops; another process starts later.
     pub drains: (u64, u64),
+    /// Processes run one at a time and stop by themselves once all that was committed before their start is settled.
+    pub until_empty: bool,
     /// What the applications do.
     pub application: ApplicationChances,
     /// What the database does.
@@ -121,6 +123,7 @@ impl Scenario {
         crashes: (0, 0),
         pauses: (0, 0),
         drains: (0, 2),
+        until_empty: false,
         application: QUIET_APPLICATION,
         database: QUIET_DATABASE,
         sinks: QUIET_SINKS,
@@ -202,6 +205,18 @@ impl Scenario {
         database: Self::DATABASE.database,
         sinks: Self::DESTINATIONS.sinks,
         ..Self::OWNERS
+    };
+
+    /// Processes that stop once all that was committed before their start is settled; some are killed before that.
+    pub const UNTIL_EMPTY: Self = Self {
+        name: "until empty",
+        processes: (1, 1),
+        joins: (3, 8),
+        crashes: (0, 2),
+        drains: (0, 1),
+        until_empty: true,
+        application: Self::TRANSACTIONS.application,
+        ..Self::DATABASE
     };
 
     /// As everything, and the outbox is truncated: its sequence starts again.

@@ -167,6 +167,10 @@ impl World {
     }
 
     pub(super) fn start(&mut self) -> Result<(), String> {
+        let one_at_a_time = self.scenario.until_empty && !self.healed;
+        if one_at_a_time && self.processes.iter().any(Process::is_alive) {
+            return Ok(());
+        }
         let n = self.processes.len();
         let mut config = Config::new(
             format!("p{n}"),
@@ -179,7 +183,8 @@ impl World {
         let mono_at_start_us = self.dice.between((0, 1_000 * SECOND));
         let wall_skew_us = self.dice.between((0, 2_000 * MS)) as i64 - 1_000_000;
         self.processes.push(Process::new(config, mono_at_start_us, wall_skew_us));
-        self.give(n, Input::Tick)
+        self.processes[n].empties_since = one_at_a_time.then_some(self.now);
+        self.give(n, if one_at_a_time { Input::DrainWhenEmpty } else { Input::Tick })
     }
 
     fn resume(&mut self, process: usize) -> Result<(), String> {
@@ -204,7 +209,8 @@ impl World {
         for process in 0..self.processes.len() {
             self.resume(process)?;
         }
-        if !self.processes.iter().any(|p| p.life == Life::Running && !p.drains) {
+        // One that stops when it finds nothing to do may do so at any moment.
+        if !self.processes.iter().any(|p| p.life == Life::Running && !p.drains && p.empties_since.is_none()) {
             self.start()?;
         }
         if self.has_been_restored {

@@ -90,6 +90,26 @@ impl World {
         self.check_messages()
     }
 
+    /// A process has stopped because it found nothing left of what was committed before its start.
+    pub(super) fn check_emptied(&self, since: u64) -> Result<(), String> {
+        for (number, entry) in self.ledger.entries.iter().enumerate() {
+            if entry.written != Written::Committed || entry.committed_at >= since {
+                continue;
+            }
+            let Some((shard, position)) = self.db.place(number) else {
+                return Err(format!("a process has stopped as if all were settled, m{number} is not moved"));
+            };
+            for destination in entry.destinations.iter() {
+                let name = &self.limits.destinations[usize::from(destination.0)].name;
+                let settled = self.db.is_receipted(number, usize::from(destination.0));
+                if !settled && self.parked(shard, name, position).is_none() {
+                    return Err(format!("a process has stopped as if all were settled, m{number} is not at {name}"));
+                }
+            }
+        }
+        Ok(())
+    }
+
     fn check_messages(&self) -> Result<(), String> {
         for number in 0..self.ledger.entries.len() {
             self.check_message(number)?;

@@ -21,7 +21,7 @@ use super::trouble::Trouble;
 use super::{Deliberate, Failure, Summary};
 
 /// A run ends at the latest so long after everything that disturbs it has ended.
-const SETTLE_LIMIT: u64 = 180 * SECOND;
+const SETTLE_LIMIT: u64 = 60 * SECOND;
 /// Events of one run: a loop in the simulator itself must not hang a test.
 const MOST_EVENTS: u64 = 3_000_000;
 
@@ -306,9 +306,11 @@ impl World {
             }
             Command::Stopped => {
                 p.life = Life::Stopped;
-                let owner = p.owner.clone();
+                let (owner, empties) = (p.owner.clone(), p.empties_since.filter(|_| !p.drains));
                 self.note(|| format!("{owner} has stopped"));
-                Ok(())
+                // Shards that another one holds are the other one's business.
+                let in_company = self.processes.iter().any(Process::is_alive);
+                empties.filter(|_| !in_company).map_or(Ok(()), |since| self.check_emptied(since))
             }
             Command::Send { shard, epoch, destination, batch } => {
                 self.commands += 1;
