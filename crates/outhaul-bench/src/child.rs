@@ -120,7 +120,10 @@ pub async fn run(arguments: Arguments) {
     let outbox = Outbox {
         name: "bench".into(),
         store: outhaul_store::open(StoreOptions::new(arguments.url)).await.expect("a store"),
-        routes: Routes::new(vec![Route { pattern: "*".into(), to: (0..arguments.lanes).map(DestinationIndex).collect() }]),
+        routes: Routes::new(vec![Route {
+            pattern: "*".into(),
+            to: (0..arguments.lanes).map(DestinationIndex).collect(),
+        }]),
         destinations,
         settings: Settings::default(),
         owner: format!("bench-{}", std::process::id()),

@@ -97,15 +97,30 @@ fn floor_tables(db: Db, shards: u16) -> String {
 
 fn article_table(db: Db) -> &'static str {
     match db {
-        Db::Sqlite => "DROP TABLE IF EXISTS article_outbox; CREATE TABLE article_outbox (id TEXT PRIMARY KEY, topic TEXT NOT NULL, payload TEXT NOT NULL, status TEXT NOT NULL DEFAULT 'PENDING', created_at TEXT NOT NULL DEFAULT CURRENT_TIMESTAMP, sent_at TEXT); CREATE INDEX article_pending ON article_outbox (status, created_at)",
-        Db::Postgres => "DROP TABLE IF EXISTS article_outbox; CREATE TABLE article_outbox (id text PRIMARY KEY, topic text NOT NULL, payload text NOT NULL, status text NOT NULL DEFAULT 'PENDING', created_at timestamptz NOT NULL DEFAULT clock_timestamp(), sent_at timestamptz); CREATE INDEX article_pending ON article_outbox (status, created_at)",
-        Db::Mariadb | Db::Mysql => "DROP TABLE IF EXISTS article_outbox; CREATE TABLE article_outbox (id VARCHAR(64) CHARACTER SET ascii PRIMARY KEY, topic VARCHAR(128) NOT NULL, payload JSON NOT NULL, status ENUM('PENDING','SENT') NOT NULL DEFAULT 'PENDING', created_at DATETIME(3) NOT NULL DEFAULT CURRENT_TIMESTAMP(3), sent_at DATETIME(3) NULL, KEY article_pending (status, created_at))",
+        Db::Sqlite => {
+            "DROP TABLE IF EXISTS article_outbox; CREATE TABLE article_outbox (id TEXT PRIMARY KEY, topic TEXT NOT NULL, payload TEXT NOT NULL, status TEXT NOT NULL DEFAULT 'PENDING', created_at TEXT NOT NULL DEFAULT CURRENT_TIMESTAMP, sent_at TEXT); CREATE INDEX article_pending ON article_outbox (status, created_at)"
+        }
+        Db::Postgres => {
+            "DROP TABLE IF EXISTS article_outbox; CREATE TABLE article_outbox (id text PRIMARY KEY, topic text NOT NULL, payload text NOT NULL, status text NOT NULL DEFAULT 'PENDING', created_at timestamptz NOT NULL DEFAULT clock_timestamp(), sent_at timestamptz); CREATE INDEX article_pending ON article_outbox (status, created_at)"
+        }
+        Db::Mariadb | Db::Mysql => {
+            "DROP TABLE IF EXISTS article_outbox; CREATE TABLE article_outbox (id VARCHAR(64) CHARACTER SET ascii PRIMARY KEY, topic VARCHAR(128) NOT NULL, payload JSON NOT NULL, status ENUM('PENDING','SENT') NOT NULL DEFAULT 'PENDING', created_at DATETIME(3) NOT NULL DEFAULT CURRENT_TIMESTAMP(3), sent_at DATETIME(3) NULL, KEY article_pending (status, created_at))"
+        }
     }
 }
 
 async fn outhaul(place: &mut Place, arguments: &Arguments, shards: u16, sink: Arc<dyn Sink>) -> Duration {
     let store = outhaul_store::open(StoreOptions::new(place.url.clone())).await.expect("a store");
-    for table in ["outbox", "outbox_log", "outbox_receipt", "outbox_parked", "outbox_scheduled", "outbox_lease", "outbox_instance", "outbox_meta"] {
+    for table in [
+        "outbox",
+        "outbox_log",
+        "outbox_receipt",
+        "outbox_parked",
+        "outbox_scheduled",
+        "outbox_lease",
+        "outbox_instance",
+        "outbox_meta",
+    ] {
         place.raw.execute(&format!("DROP TABLE IF EXISTS {table}")).await;
     }
     store.init(&InitPlan { shards, ..InitPlan::default() }).await.expect("tables");
@@ -170,7 +185,10 @@ pub async fn run(arguments: Arguments) {
         v[v.len() / 2]
     };
     let floor = table.first().map_or(1.0, |(_, v)| median(v));
-    println!("{db:?}: {} rows of {} bytes, medians of {} rounds", arguments.rows, arguments.payload_bytes, arguments.rounds);
+    println!(
+        "{db:?}: {} rows of {} bytes, medians of {} rounds",
+        arguments.rows, arguments.payload_bytes, arguments.rounds
+    );
     println!("{:<46} {:>9} {:>12} {:>9}", "", "seconds", "rows/s", "× floor");
     for (name, times) in &table {
         let s = median(times);

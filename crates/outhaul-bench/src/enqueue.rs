@@ -24,9 +24,15 @@ pub struct Arguments {
 
 fn tables(db: Db) -> &'static str {
     match db {
-        Db::Sqlite => "CREATE TABLE orders (id INTEGER PRIMARY KEY, user_id INTEGER, status TEXT); CREATE TABLE order_items (id INTEGER PRIMARY KEY, order_id INTEGER, sku TEXT, quantity INTEGER)",
-        Db::Postgres => "CREATE TABLE orders (id bigint PRIMARY KEY, user_id bigint, status text); CREATE TABLE order_items (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, order_id bigint, sku text, quantity int)",
-        Db::Mariadb | Db::Mysql => "CREATE TABLE orders (id BIGINT PRIMARY KEY, user_id BIGINT, status VARCHAR(16)); CREATE TABLE order_items (id BIGINT AUTO_INCREMENT PRIMARY KEY, order_id BIGINT, sku VARCHAR(32), quantity INT)",
+        Db::Sqlite => {
+            "CREATE TABLE orders (id INTEGER PRIMARY KEY, user_id INTEGER, status TEXT); CREATE TABLE order_items (id INTEGER PRIMARY KEY, order_id INTEGER, sku TEXT, quantity INTEGER)"
+        }
+        Db::Postgres => {
+            "CREATE TABLE orders (id bigint PRIMARY KEY, user_id bigint, status text); CREATE TABLE order_items (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, order_id bigint, sku text, quantity int)"
+        }
+        Db::Mariadb | Db::Mysql => {
+            "CREATE TABLE orders (id BIGINT PRIMARY KEY, user_id BIGINT, status VARCHAR(16)); CREATE TABLE order_items (id BIGINT AUTO_INCREMENT PRIMARY KEY, order_id BIGINT, sku VARCHAR(32), quantity INT)"
+        }
     }
 }
 
@@ -42,9 +48,15 @@ pub async fn run(arguments: Arguments) {
     for n in 0..arguments.transactions * 2 {
         let start = Instant::now();
         place.raw.execute(begin).await;
-        place.raw.execute(&format!("INSERT INTO orders (id, user_id, status) VALUES ({n}, {}, 'CREATED')", n % 5_000)).await;
+        place
+            .raw
+            .execute(&format!("INSERT INTO orders (id, user_id, status) VALUES ({n}, {}, 'CREATED')", n % 5_000))
+            .await;
         for i in 0..2 {
-            place.raw.execute(&format!("INSERT INTO order_items (order_id, sku, quantity) VALUES ({n}, 'SKU-{i}', 1)")).await;
+            place
+                .raw
+                .execute(&format!("INSERT INTO order_items (order_id, sku, quantity) VALUES ({n}, 'SKU-{i}', 1)"))
+                .await;
         }
         let event = n % 2 == 1;
         if event {
@@ -57,9 +69,16 @@ pub async fn run(arguments: Arguments) {
     }
     without.sort_unstable();
     with.sort_unstable();
-    println!("{:?}: order and two items, each statement a round trip, {} transactions of each kind, in turn", arguments.db, arguments.transactions);
+    println!(
+        "{:?}: order and two items, each statement a round trip, {} transactions of each kind, in turn",
+        arguments.db, arguments.transactions
+    );
     for (name, v) in [("without event", &without), ("with event", &with)] {
-        println!("{name:<16} P50 {:>7.3} ms  P99 {:>7.3} ms", percentile(v, 50.0) as f64 / 1e3, percentile(v, 99.0) as f64 / 1e3);
+        println!(
+            "{name:<16} P50 {:>7.3} ms  P99 {:>7.3} ms",
+            percentile(v, 50.0) as f64 / 1e3,
+            percentile(v, 99.0) as f64 / 1e3
+        );
     }
     println!("ratio of the medians {:.2}", percentile(&with, 50.0) as f64 / percentile(&without, 50.0) as f64);
     store.close().await;

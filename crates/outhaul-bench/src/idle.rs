@@ -25,8 +25,12 @@ fn queries(db: Db) -> Option<&'static str> {
     match db {
         Db::Sqlite => None,
         Db::Postgres => Some("SELECT sum(xact_commit) FROM pg_stat_database"),
-        Db::Mariadb => Some("SELECT VARIABLE_VALUE FROM information_schema.GLOBAL_STATUS WHERE VARIABLE_NAME = 'QUESTIONS'"),
-        Db::Mysql => Some("SELECT VARIABLE_VALUE FROM performance_schema.global_status WHERE VARIABLE_NAME = 'Questions'"),
+        Db::Mariadb => {
+            Some("SELECT VARIABLE_VALUE FROM information_schema.GLOBAL_STATUS WHERE VARIABLE_NAME = 'QUESTIONS'")
+        }
+        Db::Mysql => {
+            Some("SELECT VARIABLE_VALUE FROM performance_schema.global_status WHERE VARIABLE_NAME = 'Questions'")
+        }
     }
 }
 

@@ -62,7 +62,8 @@ async fn collect(times: Arc<Times>, stream: TcpStream) {
             continue;
         }
         let at = times.now();
-        if let Some(slot) = line.strip_prefix("b-").and_then(|n| n.parse::<usize>().ok()).and_then(|n| times.arrived.get(n))
+        if let Some(slot) =
+            line.strip_prefix("b-").and_then(|n| n.parse::<usize>().ok()).and_then(|n| times.arrived.get(n))
             && slot.swap(at, Ordering::Relaxed) == 0
         {
             times.count.fetch_add(1, Ordering::Relaxed);
@@ -155,7 +156,13 @@ fn print(name: &str, f: &Figures, base: Option<&Figures>) {
     let ratio = base.map_or(String::new(), |b| format!("  P99 ratio {:.2}", f.p99 as f64 / b.p99.max(1) as f64));
     println!(
         "{name:<24} P50 {:>6.2} ms  P99 {:>6.2} ms  max {:>7.2} ms  {:>6.0}/s  relay CPU {:>4.1} %  RSS {:>5.1} MiB  database CPU {:>5.1} %{ratio}",
-        f.p50 as f64 / 1e3, f.p99 as f64 / 1e3, f.max as f64 / 1e3, f.rate, f.relay_cpu, f.rss_mib, f.database_cpu
+        f.p50 as f64 / 1e3,
+        f.p99 as f64 / 1e3,
+        f.max as f64 / 1e3,
+        f.rate,
+        f.relay_cpu,
+        f.rss_mib,
+        f.database_cpu
     );
 }
 
@@ -166,7 +173,10 @@ pub async fn run(arguments: Arguments) {
     let store = outhaul_store::open(StoreOptions::new(place.url.clone())).await.expect("a store");
     store.init(&InitPlan { shards, ..InitPlan::default() }).await.expect("tables");
     store.close().await;
-    println!("{:?}: {} single-row transactions a second for {} s, {shards} shard(s)", arguments.db, arguments.rate, arguments.seconds);
+    println!(
+        "{:?}: {} single-row transactions a second for {} s, {shards} shard(s)",
+        arguments.db, arguments.rate, arguments.seconds
+    );
     let base = measure(&place, &arguments, 0).await;
     print("no history", &base, None);
     if arguments.history > 0 {

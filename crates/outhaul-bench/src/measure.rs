@@ -69,9 +69,11 @@ fn listener(port: u16) -> Option<u32> {
     let socket = format!("socket:[{inode}]");
     processes()
         .filter(|pid| {
-            std::fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten().any(|fd| {
-                std::fs::read_link(fd.path()).is_ok_and(|l| l.to_string_lossy() == socket)
-            })
+            std::fs::read_dir(format!("/proc/{pid}/fd"))
+                .into_iter()
+                .flatten()
+                .flatten()
+                .any(|fd| std::fs::read_link(fd.path()).is_ok_and(|l| l.to_string_lossy() == socket))
         })
         .min()
 }

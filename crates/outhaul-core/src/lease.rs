@@ -96,7 +96,7 @@ mod tests {
         fn converges_to_an_even_split(start in proptest::collection::vec(proptest::option::of(0..5usize), 1..40),
                                       instances in 1..5usize, order in proptest::collection::vec(0..5usize, 200)) {
             let mut owners: Vec<Option<usize>> = start.into_iter().map(|o| o.filter(|o| *o < instances)).collect();
-            let mut apply = |me: usize, owners: &mut Vec<Option<usize>>| {
+            let apply = |me: usize, owners: &mut Vec<Option<usize>>| {
                 let p = plan(&report(owners, instances), &format!("i{me}"));
                 p.hand_over.iter().for_each(|s| owners[s.0 as usize] = None);
                 p.acquire.iter().for_each(|s| owners[s.0 as usize] = Some(me));

@@ -262,7 +262,13 @@ impl Pipeline {
     }
 
     /// What the next checkpoint does for this shard, within `rows` and `bytes`.
-    pub(crate) fn share(&mut self, intake: &Intake, config: &Config, rows: usize, bytes: usize) -> (ShardCheckpoint, PipelineShare) {
+    pub(crate) fn share(
+        &mut self,
+        intake: &Intake,
+        config: &Config,
+        rows: usize,
+        bytes: usize,
+    ) -> (ShardCheckpoint, PipelineShare) {
         let mut taken_bytes = 0;
         let moved: Vec<Arc<Message>> = self
             .window
@@ -281,9 +287,8 @@ impl Pipeline {
             std::mem::take(&mut self.unrouted).into_iter().partition(|w: &ParkedWrite| w.position() < log_end);
         self.unrouted = later;
         let carried = self.carried.iter().map(|s| (s.clone(), Vec::new()));
-        let receipts = ReceiptRow {
-            lanes: lanes.iter().map(|l| (l.state.clone(), l.receipts.clone())).chain(carried).collect(),
-        };
+        let receipts =
+            ReceiptRow { lanes: lanes.iter().map(|l| (l.state.clone(), l.receipts.clone())).chain(carried).collect() };
         let parked = lanes.iter().flat_map(|l| l.parked.iter().cloned()).chain(unrouted.iter().cloned()).collect();
         let checkpoint = ShardCheckpoint {
             shard: self.shard,
@@ -316,7 +321,9 @@ impl Pipeline {
     /// Runs in which every `seq` was read and no row of this shard stays behind.
     fn delete_runs(&self, intake: &Intake, moved: &[Arc<Message>], log_end: Position) -> Vec<Run> {
         let runs = intake.runs_around(moved.iter().map(|m| m.seq));
-        if self.disorder_end <= log_end && moved.iter().map(|m| m.seq).max() < self.window.from(log_end).next().map(|m| m.seq) {
+        if self.disorder_end <= log_end
+            && moved.iter().map(|m| m.seq).max() < self.window.from(log_end).next().map(|m| m.seq)
+        {
             let last = moved.iter().map(|m| m.seq.0).max().unwrap_or(0);
             return runs.into_iter().map(|r| Run { first: r.first, last: r.last.min(last) }).collect();
         }

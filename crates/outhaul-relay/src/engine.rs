@@ -228,11 +228,21 @@ async fn wait_for_database(outbox: &Outbox, asked: &mut watch::Receiver<Asked>) 
         };
         failures += 1;
         const SCRIPT_TRIES: u32 = 5;
-        if !error.kind.passes() || error.kind == StoreErrorKind::ReadOnly || (outbox.until_empty && failures >= SCRIPT_TRIES) {
+        if !error.kind.passes()
+            || error.kind == StoreErrorKind::ReadOnly
+            || (outbox.until_empty && failures >= SCRIPT_TRIES)
+        {
             return Err(RelayError::Store { outbox: outbox.name.clone(), error });
         }
         if failures.is_power_of_two() {
-            tracing::warn!(outbox = outbox.name, code = error.kind.code(), failures, remedy = error.kind.remedy(), "database: {}", error.message);
+            tracing::warn!(
+                outbox = outbox.name,
+                code = error.kind.code(),
+                failures,
+                remedy = error.kind.remedy(),
+                "database: {}",
+                error.message
+            );
         }
         tokio::select! {
             () = tokio::time::sleep(wait) => wait = (wait * 2).min(START_BACKOFF.1),

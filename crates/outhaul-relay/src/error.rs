@@ -15,7 +15,9 @@ pub enum RelayError {
         error: StoreError,
     },
     /// A lease must outlive every send.
-    #[error("OUT-4010 outbox {outbox}: lease_ttl ({lease_ttl_ms} ms) must be longer than send_limit ({send_limit_ms} ms) of destination {destination}")]
+    #[error(
+        "OUT-4010 outbox {outbox}: lease_ttl ({lease_ttl_ms} ms) must be longer than send_limit ({send_limit_ms} ms) of destination {destination}"
+    )]
     LeaseTooShort {
         /// Name of the outbox.
         outbox: String,
@@ -51,7 +53,9 @@ impl RelayError {
         match self {
             Self::Store { error, .. } => error.kind.remedy(),
             Self::LeaseTooShort { .. } => "raise lease_ttl, or lower send_limit of the destination",
-            Self::ShutdownLimit { .. } => "raise shutdown_limit above the slowest destination's send_limit; nothing is lost",
+            Self::ShutdownLimit { .. } => {
+                "raise shutdown_limit above the slowest destination's send_limit; nothing is lost"
+            }
         }
     }
 }

@@ -12,8 +12,8 @@ mod log;
 mod maintenance;
 mod stop;
 
+pub use destination::{Delivered, Destination};
 pub use engine::{Outbox, Report, run};
 pub use error::RelayError;
-pub use destination::{Delivered, Destination};
 pub use maintenance::Maintenance;
 pub use stop::Stop;

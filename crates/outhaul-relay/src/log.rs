@@ -76,9 +76,15 @@ impl Log {
                 tracing::info!(outbox, %shard, destination = name(destination), "destination is up again");
             }
             Event::CommitUnknown => {
-                tracing::warn!(outbox, code = "OUT-1004", "the answer to a COMMIT was lost: asking the database whether it was applied");
+                tracing::warn!(
+                    outbox,
+                    code = "OUT-1004",
+                    "the answer to a COMMIT was lost: asking the database whether it was applied"
+                );
             }
-            Event::CommitKnown { applied } => tracing::info!(outbox, applied, "the database answered for the lost COMMIT"),
+            Event::CommitKnown { applied } => {
+                tracing::info!(outbox, applied, "the database answered for the lost COMMIT")
+            }
             other => tracing::info!(outbox, "{other:?}"),
         }
     }

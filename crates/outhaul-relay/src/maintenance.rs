@@ -56,7 +56,13 @@ pub(crate) async fn run(
         match store.prune(&request).await {
             Ok(done) => {
                 if done.messages > 0 || done.merged_chunks > 0 {
-                    tracing::info!(outbox, messages = done.messages, chunks = done.chunks, merged = done.merged_chunks, "log pruned");
+                    tracing::info!(
+                        outbox,
+                        messages = done.messages,
+                        chunks = done.chunks,
+                        merged = done.merged_chunks,
+                        "log pruned"
+                    );
                 }
                 if done.more {
                     // Small steps with pauses: nobody else should notice.

@@ -63,14 +63,20 @@ impl StoreErrorKind {
     /// One line on what to do.
     pub const fn remedy(self) -> &'static str {
         match self {
-            Self::Unavailable => "check that the database runs and that host and port are right; the relay tries again by itself",
+            Self::Unavailable => {
+                "check that the database runs and that host and port are right; the relay tries again by itself"
+            }
             Self::Timeout => "look for a long lock or an overloaded server; the relay tries again by itself",
             Self::Conflict => "nothing to do: the relay tries again by itself",
             Self::CommitUnknown => "nothing to do: the relay asks the database whether it was applied",
             Self::Authentication => "check user name and password in the URL",
             Self::Permission => "run `outhaul init --print` and apply the GRANTs for the relay's user",
-            Self::NotInitialised => "run `outhaul init --db URL`, or hand the output of `outhaul init --print` to your DBA",
-            Self::WrongSchema => "run `outhaul init --upgrade --print` and see what differs, or use the relay version that made the tables",
+            Self::NotInitialised => {
+                "run `outhaul init --db URL`, or hand the output of `outhaul init --print` to your DBA"
+            }
+            Self::WrongSchema => {
+                "run `outhaul init --upgrade --print` and see what differs, or use the relay version that made the tables"
+            }
             Self::ReadOnly => "point the relay at the writable primary",
             Self::TooLarge => "raise the server's packet limit, or lower max_message_bytes",
             Self::Full => "free space on the database server; nothing is lost meanwhile",
@@ -83,7 +89,16 @@ impl StoreErrorKind {
 
     /// Whether trying again later can help without anybody doing anything.
     pub const fn passes(self) -> bool {
-        matches!(self, Self::Unavailable | Self::Timeout | Self::Conflict | Self::CommitUnknown | Self::Full | Self::ReadOnly | Self::Other)
+        matches!(
+            self,
+            Self::Unavailable
+                | Self::Timeout
+                | Self::Conflict
+                | Self::CommitUnknown
+                | Self::Full
+                | Self::ReadOnly
+                | Self::Other
+        )
     }
 }
 

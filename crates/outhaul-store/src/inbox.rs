@@ -61,7 +61,12 @@ pub trait Inbox: Send + Sync + 'static {
     ///
     /// # Errors
     /// Nothing was stored, except `CommitUnknown` (storing again is harmless).
-    async fn deliver(&self, lane: usize, consumer: &str, messages: &[InboxMessage]) -> Result<Vec<InboxOutcome>, StoreError>;
+    async fn deliver(
+        &self,
+        lane: usize,
+        consumer: &str,
+        messages: &[InboxMessage],
+    ) -> Result<Vec<InboxOutcome>, StoreError>;
 
     /// Closes all connections.
     async fn close(&self);
@@ -78,7 +83,9 @@ pub async fn open(options: StoreOptions, connections: usize) -> Result<std::sync
         #[cfg(feature = "mysql")]
         DatabaseKind::MySql => Ok(std::sync::Arc::new(crate::mysql::MySqlInbox::open(options, connections).await?)),
         #[cfg(feature = "postgres")]
-        DatabaseKind::Postgres => Ok(std::sync::Arc::new(crate::postgres::PostgresInbox::open(options, connections).await?)),
+        DatabaseKind::Postgres => {
+            Ok(std::sync::Arc::new(crate::postgres::PostgresInbox::open(options, connections).await?))
+        }
         #[allow(unreachable_patterns)]
         kind => Err(StoreError::new(
             StoreErrorKind::Unsupported,

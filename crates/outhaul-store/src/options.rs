@@ -133,7 +133,10 @@ pub struct StoreOptions {
 
 impl fmt::Debug for StoreOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("StoreOptions").field("url", &self.redacted_url()).field("outbox_table", &self.outbox()).finish_non_exhaustive()
+        f.debug_struct("StoreOptions")
+            .field("url", &self.redacted_url())
+            .field("outbox_table", &self.outbox())
+            .finish_non_exhaustive()
     }
 }
 

@@ -59,7 +59,11 @@ fn variable(name: &str) -> String {
 
 /// A new, empty database.
 pub async fn place(db: Db) -> Place {
-    let unique = format!("bench_{}_{}", std::process::id(), std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |d| d.as_micros()));
+    let unique = format!(
+        "bench_{}_{}",
+        std::process::id(),
+        std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |d| d.as_micros())
+    );
     match db {
         Db::Sqlite => {
             let folder = std::env::temp_dir().join(unique);
@@ -69,7 +73,8 @@ pub async fn place(db: Db) -> Place {
             Place { url: format!("sqlite:{}", path.display()), raw: Box::new(raw), folder: Some(folder) }
         }
         Db::Mariadb | Db::Mysql => {
-            let server = variable(if db == Db::Mariadb { "OUTHAUL_TEST_MARIADB_URL" } else { "OUTHAUL_TEST_MYSQL_URL" });
+            let server =
+                variable(if db == Db::Mariadb { "OUTHAUL_TEST_MARIADB_URL" } else { "OUTHAUL_TEST_MYSQL_URL" });
             mysql::MySqlRaw::open(&server).await.execute(&format!("CREATE DATABASE {unique}")).await;
             let url = in_database(&server, &unique);
             Place { raw: Box::new(mysql::MySqlRaw::open(&url).await), url, folder: None }
@@ -113,7 +118,8 @@ pub async fn remove(db: Db, place: Place) {
     match db {
         Db::Sqlite => {}
         Db::Mariadb | Db::Mysql => {
-            let server = variable(if db == Db::Mariadb { "OUTHAUL_TEST_MARIADB_URL" } else { "OUTHAUL_TEST_MYSQL_URL" });
+            let server =
+                variable(if db == Db::Mariadb { "OUTHAUL_TEST_MARIADB_URL" } else { "OUTHAUL_TEST_MYSQL_URL" });
             mysql::MySqlRaw::open(&server).await.execute(&format!("DROP DATABASE {name}")).await;
         }
         Db::Postgres => {
@@ -126,9 +132,7 @@ pub async fn remove(db: Db, place: Place) {
 
 /// Port of a server's URL.
 pub fn port(url: &str) -> u16 {
-    url.rsplit_once('@')
-        .and_then(|(_, rest)| rest.split('/').next()?.rsplit_once(':')?.1.parse().ok())
-        .unwrap_or(0)
+    url.rsplit_once('@').and_then(|(_, rest)| rest.split('/').next()?.rsplit_once(':')?.1.parse().ok()).unwrap_or(0)
 }
 
 /// An order event of about `bytes` bytes: JSON that compresses as such things do.

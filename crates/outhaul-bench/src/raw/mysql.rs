@@ -41,15 +41,23 @@ impl Raw for MySqlRaw {
         let (mut moved, mut low) = (0, 0u64);
         loop {
             let query = if sharded {
-                format!("SELECT shard, seq, id, topic, msg_key, payload FROM floor_outbox WHERE shard IN ({shard_list}) AND seq > ? ORDER BY seq LIMIT {PAGE}")
+                format!(
+                    "SELECT shard, seq, id, topic, msg_key, payload FROM floor_outbox WHERE shard IN ({shard_list}) AND seq > ? ORDER BY seq LIMIT {PAGE}"
+                )
             } else {
-                format!("SELECT 0, seq, id, topic, msg_key, payload FROM floor_outbox WHERE seq > ? ORDER BY seq LIMIT {PAGE}")
+                format!(
+                    "SELECT 0, seq, id, topic, msg_key, payload FROM floor_outbox WHERE seq > ? ORDER BY seq LIMIT {PAGE}"
+                )
             };
             let rows: Vec<FloorRow> = self
                 .0
-                .exec_map(query, (low,), |(shard, seq, id, topic, key, payload): (u16, u64, String, String, Option<String>, Vec<u8>)| {
-                    FloorRow { shard, seq, id, topic, key, payload: payload.into() }
-                })
+                .exec_map(
+                    query,
+                    (low,),
+                    |(shard, seq, id, topic, key, payload): (u16, u64, String, String, Option<String>, Vec<u8>)| {
+                        FloorRow { shard, seq, id, topic, key, payload: payload.into() }
+                    },
+                )
                 .await
                 .expect("a page");
             let Some(last) = rows.last() else { return moved };
@@ -58,10 +66,16 @@ impl Raw for MySqlRaw {
             self.execute("START TRANSACTION").await;
             for (shard, first, last, n) in runs(&rows) {
                 let at = if sharded { format!("shard = {shard} AND ") } else { String::new() };
-                self.execute(&format!("DELETE FROM floor_outbox WHERE {at}seq BETWEEN {first} AND {last} ORDER BY seq LIMIT {n}")).await;
+                self.execute(&format!(
+                    "DELETE FROM floor_outbox WHERE {at}seq BETWEEN {first} AND {last} ORDER BY seq LIMIT {n}"
+                ))
+                .await;
             }
             let chunk = floor_chunk(moved as u64, rows);
-            self.0.exec_drop("INSERT INTO floor_log (base_position, chunk) VALUES (?, ?)", (moved as u64, chunk)).await.expect("a chunk");
+            self.0
+                .exec_drop("INSERT INTO floor_log (base_position, chunk) VALUES (?, ?)", (moved as u64, chunk))
+                .await
+                .expect("a chunk");
             self.execute("COMMIT").await;
             moved += count;
         }
@@ -80,7 +94,11 @@ impl Raw for MySqlRaw {
             }
             sent += ids.len();
             let list: Vec<String> = ids.iter().map(|(id, ..)| format!("'{id}'")).collect();
-            self.execute(&format!("UPDATE article_outbox SET status = 'SENT', sent_at = NOW(3) WHERE id IN ({})", list.join(","))).await;
+            self.execute(&format!(
+                "UPDATE article_outbox SET status = 'SENT', sent_at = NOW(3) WHERE id IN ({})",
+                list.join(",")
+            ))
+            .await;
         }
     }
 }

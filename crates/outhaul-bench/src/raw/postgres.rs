@@ -37,9 +37,12 @@ impl Raw for PostgresRaw {
         let list: Vec<i16> = (0..shards).map(|s| s as i16).collect();
         let columns = if sharded { "shard::int2" } else { "0::int2" };
         let filter = if sharded { "shard = ANY($2::int2[]) AND" } else { "$2::int2[] IS NOT NULL AND" };
-        let query = format!("SELECT {columns}, seq, id, topic, msg_key, payload FROM floor_outbox WHERE {filter} seq > $1 ORDER BY seq LIMIT {PAGE}");
+        let query = format!(
+            "SELECT {columns}, seq, id, topic, msg_key, payload FROM floor_outbox WHERE {filter} seq > $1 ORDER BY seq LIMIT {PAGE}"
+        );
         let select = self.0.prepare(&query).await.expect("a statement");
-        let insert = self.0.prepare("INSERT INTO floor_log (base_position, chunk) VALUES ($1, $2)").await.expect("a statement");
+        let insert =
+            self.0.prepare("INSERT INTO floor_log (base_position, chunk) VALUES ($1, $2)").await.expect("a statement");
         let (mut moved, mut low) = (0usize, 0i64);
         loop {
             let rows: Vec<FloorRow> = self
@@ -81,7 +84,11 @@ impl Raw for PostgresRaw {
             .prepare(&format!("SELECT id, topic, payload FROM article_outbox WHERE status = 'PENDING' ORDER BY created_at LIMIT {ARTICLE_BATCH}"))
             .await
             .expect("a statement");
-        let update = self.0.prepare("UPDATE article_outbox SET status = 'SENT', sent_at = now() WHERE id = ANY($1)").await.expect("a statement");
+        let update = self
+            .0
+            .prepare("UPDATE article_outbox SET status = 'SENT', sent_at = now() WHERE id = ANY($1)")
+            .await
+            .expect("a statement");
         let mut sent = 0;
         loop {
             let rows = self.0.query(&select, &[]).await.expect("a page");

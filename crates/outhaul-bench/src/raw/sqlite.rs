@@ -12,7 +12,9 @@ pub struct SqliteRaw(std::sync::Mutex<Connection>);
 impl SqliteRaw {
     pub fn open(path: &Path) -> Self {
         let connection = Connection::open(path).expect("a database");
-        connection.execute_batch("PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL; PRAGMA busy_timeout=10000").expect("settings");
+        connection
+            .execute_batch("PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL; PRAGMA busy_timeout=10000")
+            .expect("settings");
         Self(std::sync::Mutex::new(connection))
     }
 }
@@ -56,9 +58,11 @@ impl Raw for SqliteRaw {
             let chunk = floor_chunk(moved as u64, rows);
             c.execute_batch("BEGIN IMMEDIATE").expect("begin");
             for (_, first, last, _) in runs {
-                c.execute("DELETE FROM floor_outbox WHERE seq BETWEEN ? AND ?", [first as i64, last as i64]).expect("a delete");
+                c.execute("DELETE FROM floor_outbox WHERE seq BETWEEN ? AND ?", [first as i64, last as i64])
+                    .expect("a delete");
             }
-            c.execute("INSERT INTO floor_log (base_position, chunk) VALUES (?, ?)", (moved as i64, chunk)).expect("a chunk");
+            c.execute("INSERT INTO floor_log (base_position, chunk) VALUES (?, ?)", (moved as i64, chunk))
+                .expect("a chunk");
             c.execute_batch("COMMIT").expect("commit");
             moved += count;
         }
@@ -80,7 +84,11 @@ impl Raw for SqliteRaw {
             }
             sent += ids.len();
             let list: Vec<String> = ids.iter().map(|id| format!("'{id}'")).collect();
-            c.execute_batch(&format!("UPDATE article_outbox SET status = 'SENT', sent_at = datetime('now') WHERE id IN ({})", list.join(","))).expect("an update");
+            c.execute_batch(&format!(
+                "UPDATE article_outbox SET status = 'SENT', sent_at = datetime('now') WHERE id IN ({})",
+                list.join(",")
+            ))
+            .expect("an update");
         }
     }
 }

@@ -134,12 +134,8 @@ impl Instance {
         if now.mono_us < self.leases.next_at_us && !(soon && self.leases.failures == 0 && now.mono_us >= spaced) {
             return;
         }
-        let renew = self
-            .shards
-            .iter()
-            .map(|(s, o)| (*s, o.epoch))
-            .filter(|(s, e)| !release.contains(&(*s, *e)))
-            .collect();
+        let renew =
+            self.shards.iter().map(|(s, o)| (*s, o.epoch)).filter(|(s, e)| !release.contains(&(*s, *e))).collect();
         self.releasing.clone_from(&release);
         self.leases.under_way = true;
         self.leases.began_at_us = now.mono_us;
@@ -197,7 +193,8 @@ impl Instance {
         }
         let decided: Vec<ShardId> = self.shards.keys().copied().filter(|s| !self.is_undecided(*s)).collect();
         for shard in decided {
-            if let Some(Owned { epoch, phase: Phase::Recovering { under_way, retry_at_us, .. }, .. }) = self.shards.get_mut(&shard)
+            if let Some(Owned { epoch, phase: Phase::Recovering { under_way, retry_at_us, .. }, .. }) =
+                self.shards.get_mut(&shard)
                 && !*under_way
                 && now.mono_us >= *retry_at_us
             {
@@ -270,10 +267,7 @@ impl Instance {
 
     /// Shards that are read; with `room`, only those that can take more.
     fn readable_shards(&self, room: bool) -> Vec<ShardId> {
-        self.pipelines()
-            .filter(|(_, p)| !p.draining && (!room || p.has_room(&self.config)))
-            .map(|(s, _)| s)
-            .collect()
+        self.pipelines().filter(|(_, p)| !p.draining && (!room || p.has_room(&self.config))).map(|(s, _)| s).collect()
     }
 
     fn drive_reads(&mut self, now: Now) {
@@ -305,7 +299,14 @@ impl Instance {
         }
     }
 
-    fn read(&mut self, token: ReadToken, kind: ReadKind, shards: Vec<ShardId>, ranges: Vec<crate::runs::Run>, known: u64) {
+    fn read(
+        &mut self,
+        token: ReadToken,
+        kind: ReadKind,
+        shards: Vec<ShardId>,
+        ranges: Vec<crate::runs::Run>,
+        known: u64,
+    ) {
         let limit = self.config.settings.poll_rows.saturating_add(u32::try_from(known).unwrap_or(u32::MAX));
         let max_bytes = self.config.settings.poll_bytes;
         self.commands.push_back(Command::Read { token, kind, shards, ranges, limit, max_bytes });
@@ -342,9 +343,9 @@ impl Instance {
         let (rows, bytes) =
             self.pipelines().map(|(_, p)| p.unmoved()).fold((0, 0), |(r, b), (rows, bytes)| (r + rows, b + bytes));
         let full = rows >= settings.checkpoint_rows || bytes >= settings.checkpoint_bytes;
-        let due = self
-            .pipelines()
-            .any(|(_, p)| p.checkpoint_due_us(&self.config).is_some_and(|at| at <= now.mono_us) || (full && p.unmoved().0 > 0));
+        let due = self.pipelines().any(|(_, p)| {
+            p.checkpoint_due_us(&self.config).is_some_and(|at| at <= now.mono_us) || (full && p.unmoved().0 > 0)
+        });
         if !due {
             return;
         }
@@ -425,7 +426,7 @@ impl Instance {
             *ask_at_us = now.after_ms(wait);
             return;
         };
-        let applied = outcomes.iter().any(|o| *o == Some(ShardOutcome::Written));
+        let applied = outcomes.contains(&Some(ShardOutcome::Written));
         self.commands.push_back(Command::Event(Event::CommitKnown { applied }));
         self.finish_checkpoint(now, outcomes);
     }
@@ -487,10 +488,12 @@ impl Instance {
                 // Every shard must be accounted for: running here, or held by another instance that lives. One that was
                 // killed before this process began no longer holds anything a ttl later.
                 let ttl_us = self.config.settings.lease_ttl_ms * 1_000;
-                let others_live = self.first_report_at_us.is_some_and(|first| self.report_at_us >= first.saturating_add(ttl_us));
+                let others_live =
+                    self.first_report_at_us.is_some_and(|first| self.report_at_us >= first.saturating_add(ttl_us));
                 let all_running = !self.report.leases.is_empty()
                     && self.report.leases.iter().all(|l| {
-                        let other = others_live && l.owner.as_deref().is_some_and(|o| o != self.config.owner) && !l.expired;
+                        let other =
+                            others_live && l.owner.as_deref().is_some_and(|o| o != self.config.owner) && !l.expired;
                         other || self.pipelines().any(|(s, p)| s == l.shard && !p.draining)
                     });
                 match (all_running, after) {
@@ -600,7 +603,8 @@ impl Instance {
                 }
             }
         }
-        if let Some(InCheckpoint { writing: Writing::Unknown { asking: false, ask_at_us, .. }, .. }) = &self.checkpoint {
+        if let Some(InCheckpoint { writing: Writing::Unknown { asking: false, ask_at_us, .. }, .. }) = &self.checkpoint
+        {
             times.push(*ask_at_us);
         }
         // Never in the past, and never so near that the caller spins.

@@ -243,7 +243,11 @@ struct Owned {
 
 #[derive(Debug)]
 enum Phase {
-    Recovering { under_way: bool, retry_at_us: u64, failures: u32 },
+    Recovering {
+        under_way: bool,
+        retry_at_us: u64,
+        failures: u32,
+    },
     /// The database is not as this owner left it, or its epoch was used before. It lets go: whoever acquires the shard
     /// recovers it under a new epoch, so that no answer to an older command can be taken for one of its own.
     LetGo,

@@ -27,7 +27,9 @@ impl Breaker {
         const PROBE: usize = 10;
         match self {
             Self::Closed => Some(limits.max_batch),
-            Self::Open { until_us, .. } if now.mono_us >= until_us && in_flight == 0 => Some(PROBE.min(limits.max_batch)),
+            Self::Open { until_us, .. } if now.mono_us >= until_us && in_flight == 0 => {
+                Some(PROBE.min(limits.max_batch))
+            }
             Self::Open { .. } | Self::Probing { .. } => None,
         }
     }

@@ -279,7 +279,15 @@ impl Lane {
     }
 
     /// Sets a message aside. It is settled for the cursor: the parked row is written with the checkpoint that passes it.
-    fn park(&mut self, message: Arc<Message>, state: ParkedState, attempts: u32, reason: &Reason, due_at_us: i64, now: Now) {
+    fn park(
+        &mut self,
+        message: Arc<Message>,
+        state: ParkedState,
+        attempts: u32,
+        reason: &Reason,
+        due_at_us: i64,
+        now: Now,
+    ) {
         let entry = ParkedEntry {
             destination: self.config.name.clone(),
             shard: self.shard,
@@ -341,10 +349,8 @@ impl Lane {
         self.count(state, -1);
         let destination = self.config.name.clone();
         self.parked.push(ParkedWrite::Remove { destination, shard: self.shard, position });
-        self.receipts.push(LaneReceipt {
-            position,
-            receipt: Receipt { attempts: attempts.saturating_add(1), ..receipt },
-        });
+        self.receipts
+            .push(LaneReceipt { position, receipt: Receipt { attempts: attempts.saturating_add(1), ..receipt } });
         self.changed_at_us.get_or_insert(now.mono_us);
         self.drop_first(key);
     }
@@ -363,9 +369,8 @@ impl Lane {
         self.in_flight -= 1;
         let delivered = outcomes.iter().filter(|o| matches!(o, Outcome::Delivered(_))).count();
         // Any answer about a single message shows that the destination lives; only silence about all of them does not.
-        let answered = outcomes
-            .iter()
-            .any(|o| matches!(o, Outcome::Delivered(_) | Outcome::Rejected(_) | Outcome::Retry { .. }));
+        let answered =
+            outcomes.iter().any(|o| matches!(o, Outcome::Delivered(_) | Outcome::Rejected(_) | Outcome::Retry { .. }));
         let down = outcomes.iter().find_map(|o| match o {
             Outcome::DestinationDown(reason) => Some(reason.clone()),
             _ => None,

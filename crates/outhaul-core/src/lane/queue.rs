@@ -213,19 +213,31 @@ impl Lane {
                     }
                 }
                 Outcome::Retry { reason, after_ms } => {
-                    self.failed(item, key, &reason, true, after_ms, now, jitter, events, &mut Sorted {
-                        stopped: &mut stopped,
-                        held: &mut held,
-                        blocked: &mut blocked,
-                    });
+                    self.failed(
+                        item,
+                        key,
+                        &reason,
+                        true,
+                        after_ms,
+                        now,
+                        jitter,
+                        events,
+                        &mut Sorted { stopped: &mut stopped, held: &mut held, blocked: &mut blocked },
+                    );
                 }
                 Outcome::Unknown(reason) => {
                     let counts = delivered_here || item.deliveries_then < slot_deliveries;
-                    self.failed(item, key, &reason, counts, None, now, jitter, events, &mut Sorted {
-                        stopped: &mut stopped,
-                        held: &mut held,
-                        blocked: &mut blocked,
-                    });
+                    self.failed(
+                        item,
+                        key,
+                        &reason,
+                        counts,
+                        None,
+                        now,
+                        jitter,
+                        events,
+                        &mut Sorted { stopped: &mut stopped, held: &mut held, blocked: &mut blocked },
+                    );
                 }
             }
         }
@@ -254,7 +266,8 @@ impl Lane {
         let dead = counts && item.attempts >= limits.max_attempts;
         if dead {
             let (shard, destination, position) = (self.shard, self.index, item.message.position);
-            let reason = Reason::new("OUT-4004", format!("{} attempts, last: {} {}", item.attempts, reason.code, reason.text));
+            let reason =
+                Reason::new("OUT-4004", format!("{} attempts, last: {} {}", item.attempts, reason.code, reason.text));
             events.push(Event::Dead { shard, destination, position, reason });
         }
         let wait_ms = jitter.backoff_ms(item.attempts.max(1), limits.retry_backoff_ms).max(after_ms.unwrap_or(0));
@@ -387,7 +400,13 @@ impl Lane {
     }
 
     /// The content of parked messages was read. Those that are not there any more were settled by somebody else.
-    pub(crate) fn on_parked(&mut self, asked: &[Position], messages: Option<Vec<Arc<Message>>>, now: Now, jitter: &mut Jitter) {
+    pub(crate) fn on_parked(
+        &mut self,
+        asked: &[Position],
+        messages: Option<Vec<Arc<Message>>>,
+        now: Now,
+        jitter: &mut Jitter,
+    ) {
         let read = messages.is_some();
         let mut by_position: HashMap<Position, Arc<Message>> =
             messages.into_iter().flatten().map(|m| (m.position, m)).collect();

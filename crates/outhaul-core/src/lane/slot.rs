@@ -22,7 +22,8 @@ impl Slotting {
         match self {
             Self::Single => 0,
             Self::ByKey(slots) => {
-                let n = message.key.as_deref().map_or(message.position.0, |key| xxhash_rust::xxh3::xxh3_64(key.as_bytes()));
+                let n =
+                    message.key.as_deref().map_or(message.position.0, |key| xxhash_rust::xxh3::xxh3_64(key.as_bytes()));
                 (n % u64::from(slots.max(1))) as u32
             }
         }
@@ -75,7 +76,13 @@ pub(super) struct Slot {
 
 impl Slot {
     /// Takes the next batch: first keys whose wait is over, then the queue; messages of held keys join those held.
-    pub(super) fn begin(&mut self, batch: u64, now_us: u64, max: usize, limits: &LaneLimits) -> Option<Vec<Arc<Message>>> {
+    pub(super) fn begin(
+        &mut self,
+        batch: u64,
+        now_us: u64,
+        max: usize,
+        limits: &LaneLimits,
+    ) -> Option<Vec<Arc<Message>>> {
         if self.under_way.is_some() {
             return None;
         }

@@ -14,7 +14,10 @@ async fn s4_poison_rows(flavour: Flavour) {
     let db = &bench.database;
     db.execute("INSERT INTO outbox (id, topic, msg_key, payload) VALUES ('no-topic', '', 'a', 'x')").await;
     let big = "y".repeat(5_000);
-    db.execute(&format!("INSERT INTO outbox (id, topic, msg_key, payload) VALUES ('too-large', 'order-created', 'b', '{big}')")).await;
+    db.execute(&format!(
+        "INSERT INTO outbox (id, topic, msg_key, payload) VALUES ('too-large', 'order-created', 'b', '{big}')"
+    ))
+    .await;
     db.execute("INSERT INTO outbox (id, topic, msg_key, payload, headers) VALUES ('headers', 'order-created', 'c', 'x', '{\"n\":1}')").await;
     let mut poison = 3;
     // Bytes that are not UTF-8, where the database lets them in.
@@ -24,7 +27,10 @@ async fn s4_poison_rows(flavour: Flavour) {
         Flavour::Postgres => None,
     };
     if let Some(bytes) = bytes {
-        db.execute(&format!("INSERT INTO outbox (id, topic, msg_key, payload) VALUES ('not-utf8', 'order-created', {bytes}, 'x')")).await;
+        db.execute(&format!(
+            "INSERT INTO outbox (id, topic, msg_key, payload) VALUES ('not-utf8', 'order-created', {bytes}, 'x')"
+        ))
+        .await;
         poison += 1;
     }
     bench.insert_many(0..20).await;
@@ -37,7 +43,12 @@ async fn s4_poison_rows(flavour: Flavour) {
     relay.drain().await;
     let dead: u64 = bench.status().await.iter().flat_map(|s| &s.parked).map(|p| p.3).sum();
     assert_eq!(dead, poison, "{:?}", bench.status().await);
-    let large = bench.database.query_u64("SELECT count(*) FROM outbox_parked WHERE oversize_payload IS NOT NULL AND length(oversize_payload) = 5000").await;
+    let large = bench
+        .database
+        .query_u64(
+            "SELECT count(*) FROM outbox_parked WHERE oversize_payload IS NOT NULL AND length(oversize_payload) = 5000",
+        )
+        .await;
     assert_eq!(large, 1, "the payload was kept without passing through the relay");
     assert!(sink.received().iter().all(|r| r.message.id.starts_with('m')), "no poison row was sent");
 }
@@ -48,7 +59,10 @@ async fn no_route_is_parked(flavour: Flavour) {
     let mut bench = Bench::new(flavour).await;
     let sink = ScriptedSink::single();
     let relay = bench.relay_with(&[&sink], "order-*").await;
-    bench.database.execute("INSERT INTO outbox (id, topic, msg_key, payload) VALUES ('lost?', 'payment', 'a', 'x')").await;
+    bench
+        .database
+        .execute("INSERT INTO outbox (id, topic, msg_key, payload) VALUES ('lost?', 'payment', 'a', 'x')")
+        .await;
     bench.insert_many(0..5).await;
     sink.wait_stored(5).await;
     bench.wait_settled().await;
@@ -78,10 +92,13 @@ async fn cannot_start(flavour: Flavour) {
     let url = bench.database.url.clone();
     let wrong = bench.database.url_as("outhaul", "wrong");
     ends(&mut bench, wrong, "OUT-1005").await;
-    let reader = bench.database.restricted_user(match flavour {
-        Flavour::Postgres => &["SELECT ON ALL TABLES IN SCHEMA public"],
-        _ => &["SELECT ON *.*"],
-    }).await;
+    let reader = bench
+        .database
+        .restricted_user(match flavour {
+            Flavour::Postgres => &["SELECT ON ALL TABLES IN SCHEMA public"],
+            _ => &["SELECT ON *.*"],
+        })
+        .await;
     ends(&mut bench, reader, "OUT-1006").await;
     bench.database.execute("UPDATE outbox_meta SET value = '99' WHERE name = 'schema_version'").await;
     ends(&mut bench, url.clone(), "OUT-1008").await;

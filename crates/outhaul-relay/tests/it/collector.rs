@@ -159,8 +159,7 @@ impl Sink for CollectorSink {
     async fn send(&self, slot: u32, messages: &[Arc<Message>]) -> Vec<Outcome> {
         let body: String =
             messages.iter().map(|m| format!("{}{SEPARATOR}{}\n", m.id, m.key.as_deref().unwrap_or(""))).collect();
-        let mut under_way =
-            UnderWay { ids: messages.iter().map(|m| m.id.as_str()).collect(), unknown: &self.unknown };
+        let mut under_way = UnderWay { ids: messages.iter().map(|m| m.id.as_str()).collect(), unknown: &self.unknown };
         let outcome = match self.exchange(slot, &body).await {
             Ok(()) => {
                 under_way.ids.clear();

@@ -47,7 +47,8 @@ impl Bench {
         let store = outhaul_store::open(options.clone()).await.unwrap();
         let shards = if flavour == Flavour::Sqlite { 1 } else { 2 };
         store.init(&InitPlan { shards, ..InitPlan::default() }).await.unwrap();
-        let settings = Settings { lease_ttl_ms: 2_000, lease_interval_ms: 300, checkpoint_quiet_ms: 100, ..Settings::default() };
+        let settings =
+            Settings { lease_ttl_ms: 2_000, lease_interval_ms: 300, checkpoint_quiet_ms: 100, ..Settings::default() };
         let limits = LaneLimits {
             send_limit_ms: 500,
             quick_backoff_ms: (5, 20),
@@ -95,7 +96,9 @@ impl Bench {
     pub async fn insert_many(&self, numbers: std::ops::Range<usize>) {
         let values: Vec<String> =
             numbers.map(|n| format!("('m{n}', 'order-created', 'k{}', '{{\"n\":{n}}}')", n % 5)).collect();
-        self.database.execute(&format!("INSERT INTO outbox (id, topic, msg_key, payload) VALUES {}", values.join(","))).await;
+        self.database
+            .execute(&format!("INSERT INTO outbox (id, topic, msg_key, payload) VALUES {}", values.join(",")))
+            .await;
     }
 
     pub async fn status(&self) -> Vec<ShardStatus> {

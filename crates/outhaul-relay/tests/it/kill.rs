@@ -122,7 +122,9 @@ async fn no_faults(flavour: Flavour, instances: usize) {
     assert!(scene.collector.wait_for(8_000, Duration::from_secs(60)).await);
     relays[0].terminate().await;
     relays[0] = scene.relay();
-    scene.settle(&mut writers, &mut relays, &format!("D1 {instances} instances and a clean restart, {}", flavour.name())).await;
+    scene
+        .settle(&mut writers, &mut relays, &format!("D1 {instances} instances and a clean restart, {}", flavour.name()))
+        .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

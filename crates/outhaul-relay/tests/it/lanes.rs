@@ -25,7 +25,9 @@ async fn s1_s3_s6_bad_destinations(flavour: Flavour) {
     for sink in &sinks[2..] {
         sink.wait_stored(100).await;
     }
-    bench.wait("rows leave the hot table although two destinations are bad", |s| s.iter().all(|s| s.hot_rows == 0)).await;
+    bench
+        .wait("rows leave the hot table although two destinations are bad", |s| s.iter().all(|s| s.hot_rows == 0))
+        .await;
     sinks[0].wait_received(5).await;
     sinks[1].wait_received(40).await; // Of five keys, the first: more sends than attempts would allow, if silence counted.
     sinks[0].otherwise(Answer::Ok);
@@ -82,18 +84,20 @@ async fn parked_survive_a_restart(flavour: Flavour) {
     sink.script("m1", vec![Answer::Retry { after_ms: None }; 4]);
     let relay = bench.relay(&[&sink]).await;
     bench.insert_many(0..10).await;
-    bench.wait("one dead, its follower waits", |s| {
-        let sum = s.iter().flat_map(|s| &s.parked).fold((0, 0), |(w, d), p| (w + p.2, d + p.3));
-        sum.1 == 1 && sum.0 >= 1
-    })
-    .await;
+    bench
+        .wait("one dead, its follower waits", |s| {
+            let sum = s.iter().flat_map(|s| &s.parked).fold((0, 0), |(w, d), p| (w + p.2, d + p.3));
+            sum.1 == 1 && sum.0 >= 1
+        })
+        .await;
     relay.kill().await;
     let relay = bench.relay(&[&sink]).await;
     bench.insert_many(10..20).await;
-    bench.wait("all but the dead one's key is delivered", |s| {
-        s.iter().flat_map(|s| &s.parked).fold((0, 0, 0), |(r, w, d), p| (r + p.1, w + p.2, d + p.3)) == (0, 3, 1)
-    })
-    .await;
+    bench
+        .wait("all but the dead one's key is delivered", |s| {
+            s.iter().flat_map(|s| &s.parked).fold((0, 0, 0), |(r, w, d), p| (r + p.1, w + p.2, d + p.3)) == (0, 3, 1)
+        })
+        .await;
     bench.wait_settled().await;
     relay.drain().await;
     let ids = sink.stored_ids();
@@ -186,7 +190,11 @@ async fn a_second_stop_ends_at_once(flavour: Flavour) {
     sink.wait_received(1).await;
     relay.stop.drain();
     relay.stop.now();
-    tokio::time::timeout(Duration::from_millis(bench.limits.send_limit_ms * 10), relay.task).await.expect("ends").unwrap().unwrap();
+    tokio::time::timeout(Duration::from_millis(bench.limits.send_limit_ms * 10), relay.task)
+        .await
+        .expect("ends")
+        .unwrap()
+        .unwrap();
     sink.otherwise(Answer::Ok);
     let relay = bench.relay(&[&sink]).await;
     bench.wait_settled().await;

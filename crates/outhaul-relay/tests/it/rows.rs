@@ -53,7 +53,10 @@ async fn l9_four_columns_by_plain_sql(flavour: Flavour) {
     let mut bench = Bench::new(flavour).await;
     bench.database.execute("INSERT INTO outbox (topic, payload) VALUES ('order-created', 'no key, no id')").await;
     bench.database.execute("INSERT INTO outbox (topic, msg_key, payload) VALUES ('order-created', NULL, '')").await;
-    bench.database.execute("INSERT INTO outbox (id, topic, msg_key, payload) VALUES ('x', 'order-created', '', 'empty key')").await;
+    bench
+        .database
+        .execute("INSERT INTO outbox (id, topic, msg_key, payload) VALUES ('x', 'order-created', '', 'empty key')")
+        .await;
     let sink = ScriptedSink::single();
     let relay = bench.relay(&[&sink]).await;
     sink.wait_stored(3).await;
@@ -133,10 +136,8 @@ async fn b7_restored_backup(flavour: Flavour) {
     bench.insert_many(20..30).await;
     sink.wait_stored(30).await;
     bench.wait_settled().await;
-    let restore: String = backup
-        .iter()
-        .map(|t| format!("DELETE FROM {t}; INSERT INTO {t} SELECT * FROM backup_{t};"))
-        .collect();
+    let restore: String =
+        backup.iter().map(|t| format!("DELETE FROM {t}; INSERT INTO {t} SELECT * FROM backup_{t};")).collect();
     let values: Vec<String> = (20..30).map(|n| format!("('m{n}', 'order-created', 'k{}', '{{}}')", n % 5)).collect();
     let hot = format!("INSERT INTO outbox (id, topic, msg_key, payload) VALUES {}", values.join(","));
     bench.database.execute(&format!("BEGIN; {restore} {hot}; COMMIT")).await;

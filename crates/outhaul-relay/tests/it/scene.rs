@@ -16,7 +16,6 @@ use crate::writers::{Truth, Writers};
 
 /// A scene.
 pub struct Scene {
-    pub flavour: Flavour,
     pub url: String,
     pub collector: Arc<Collector>,
     /// A store of the test's own, past any proxy.
@@ -37,7 +36,6 @@ impl Scene {
         let store = outhaul_store::open(StoreOptions::new(url)).await.unwrap();
         store.init(&InitPlan { shards, ..InitPlan::default() }).await.unwrap();
         Self {
-            flavour,
             url: url.to_owned(),
             collector: Collector::start().await,
             store,
@@ -178,7 +176,11 @@ impl Scene {
         for (key, expected) in &truth.by_key {
             let expected: Vec<&str> =
                 expected.iter().map(String::as_str).filter(|id| arrivals.ids.contains(*id)).collect();
-            assert_eq!(by_key.get(key.as_str()).map(Vec::as_slice).unwrap_or_default(), expected, "{title}: order of {key}");
+            assert_eq!(
+                by_key.get(key.as_str()).map(Vec::as_slice).unwrap_or_default(),
+                expected,
+                "{title}: order of {key}"
+            );
         }
     }
 }

@@ -47,7 +47,16 @@ impl Writers {
             .map(|w| {
                 let (url, truth, committed) = (url.to_owned(), truth.clone(), committed.clone());
                 let share = rows / writers as usize + usize::from((w as usize) < rows % writers as usize);
-                tokio::spawn(write(flavour, url, w, share, rows_per_s / writers, Dice(seed * 1000 + w + 1), truth, committed))
+                tokio::spawn(write(
+                    flavour,
+                    url,
+                    w,
+                    share,
+                    rows_per_s / writers,
+                    Dice(seed * 1000 + w + 1),
+                    truth,
+                    committed,
+                ))
             })
             .collect();
         Self { truth, committed, tasks }

@@ -26,11 +26,7 @@ impl TextColumn {
     /// SQL for its bytes as a client in utf8mb4 gets them. `of` is the table's alias with its dot.
     pub(super) fn bytes(&self, of: &str) -> String {
         let Self { name, binary } = self;
-        if *binary {
-            format!("{of}{name}")
-        } else {
-            format!("CAST(CONVERT({of}{name} USING utf8mb4) AS BINARY)")
-        }
+        if *binary { format!("{of}{name}") } else { format!("CAST(CONVERT({of}{name} USING utf8mb4) AS BINARY)") }
     }
 }
 
@@ -185,7 +181,9 @@ fn layout_of(o: &StoreOptions, catalogue: &Catalogue, shards: u16) -> StoreResul
         (_, 1) => None,
         (Some(name), _) => Some(name.as_str()),
         (None, _) => {
-            return Err(wrong(format!("the meta table says {shards} shards, but the column names say that there is no shard column")));
+            return Err(wrong(format!(
+                "the meta table says {shards} shards, but the column names say that there is no shard column"
+            )));
         }
     };
     if let Some(name) = shard {
@@ -259,7 +257,10 @@ impl MySqlStore {
     /// Passes a result on; after an error that may come of a table that has changed, the layout is looked up anew.
     pub(super) fn checked<T>(&self, result: StoreResult<T>) -> StoreResult<T> {
         if let Err(error) = &result
-            && matches!(error.kind, StoreErrorKind::NotInitialised | StoreErrorKind::WrongSchema | StoreErrorKind::Other)
+            && matches!(
+                error.kind,
+                StoreErrorKind::NotInitialised | StoreErrorKind::WrongSchema | StoreErrorKind::Other
+            )
         {
             self.forget_layout();
         }
@@ -285,8 +286,12 @@ impl MySqlStore {
         };
         let statements = [
             format!("SELECT table_name, COALESCE(engine, '') FROM information_schema.tables WHERE {of} IN ({list})"),
-            format!("SELECT table_name, column_name, data_type, COALESCE(character_set_name, '') FROM information_schema.columns WHERE {of} IN ({list})"),
-            format!("SELECT index_name, seq_in_index, column_name FROM information_schema.statistics WHERE {of} = {outbox} ORDER BY index_name <> 'PRIMARY', index_name, seq_in_index"),
+            format!(
+                "SELECT table_name, column_name, data_type, COALESCE(character_set_name, '') FROM information_schema.columns WHERE {of} IN ({list})"
+            ),
+            format!(
+                "SELECT index_name, seq_in_index, column_name FROM information_schema.statistics WHERE {of} = {outbox} ORDER BY index_name <> 'PRIMARY', index_name, seq_in_index"
+            ),
             json,
         ];
         let mut answers = link.run(&statements.map(Statement::new)).await?.into_iter();
@@ -325,7 +330,10 @@ impl MySqlStore {
         let mut warnings = server.warnings();
         let table = self.options.outbox();
         if layout.seq_index.is_none() {
-            warnings.push(format!("table {table} has no index that begins with {}: every poll reads all of it", layout.seq));
+            warnings.push(format!(
+                "table {table} has no index that begins with {}: every poll reads all of it",
+                layout.seq
+            ));
         }
         for column in &layout.unzoned {
             warnings.push(format!("column {column} has no time zone: its values are taken as UTC"));
@@ -356,7 +364,8 @@ fn catalogue_of([tables, columns, indexes, json]: [Answer; 4]) -> StoreResult<Ca
         // An index on an expression has no column.
         catalogue.indexes.push((text(&mut row, 0)?, place, text_opt(&mut row, 2)?.unwrap_or_default()));
     }
-    catalogue.payload_is_json = json.rows.first().map(|row| number_opt(row, 0)).transpose()?.flatten().is_some_and(|n| n > 0);
+    catalogue.payload_is_json =
+        json.rows.first().map(|row| number_opt(row, 0)).transpose()?.flatten().is_some_and(|n| n > 0);
     Ok(catalogue)
 }
 
@@ -368,7 +377,9 @@ fn check_tables(o: &StoreOptions, catalogue: &Catalogue, names: &[String]) -> St
         return Err(wrong(format!("table {name} is kept by {engine}: transactions need InnoDB")));
     }
     for table in schema::relay_tables(o) {
-        if let Some((column, _)) = table.columns.iter().find(|(column, _)| catalogue.type_of(&table.name, column).is_none()) {
+        if let Some((column, _)) =
+            table.columns.iter().find(|(column, _)| catalogue.type_of(&table.name, column).is_none())
+        {
             return Err(missing(format!("table {} has no column {column}", table.name)));
         }
     }

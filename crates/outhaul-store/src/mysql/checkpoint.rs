@@ -192,8 +192,12 @@ fn lock(options: &StoreOptions, shards: &[ShardId]) -> String {
 /// A statement of its own behind the lock: what the lock was waited for is visible only to the next one.
 fn heads(options: &StoreOptions, shards: &[ShardId]) -> String {
     let t = |name: &str| quoted(&options.table(name));
-    let of_receipts =
-        |what: &str| format!("(SELECT {what} FROM {} r WHERE r.shard = l.shard ORDER BY r.`number` DESC LIMIT 1)", t("outbox_receipt"));
+    let of_receipts = |what: &str| {
+        format!(
+            "(SELECT {what} FROM {} r WHERE r.shard = l.shard ORDER BY r.`number` DESC LIMIT 1)",
+            t("outbox_receipt")
+        )
+    };
     format!(
         "SELECT l.shard, {}, {}, (SELECT g.base_position + g.`count` FROM {} g WHERE g.shard = l.shard \
          ORDER BY g.base_position DESC LIMIT 1) FROM {} l WHERE l.shard IN ({})",
@@ -302,7 +306,12 @@ fn pack(
 }
 
 /// Joins rows of values into as few statements as fit into packets.
-pub(super) fn batched(head: &str, tail: &str, rows: impl Iterator<Item = Statement>, packet_bytes: usize) -> Vec<Statement> {
+pub(super) fn batched(
+    head: &str,
+    tail: &str,
+    rows: impl Iterator<Item = Statement>,
+    packet_bytes: usize,
+) -> Vec<Statement> {
     let mut statements = Vec::new();
     let mut open: Option<Statement> = None;
     for row in rows {
@@ -327,7 +336,10 @@ pub(super) fn batched(head: &str, tail: &str, rows: impl Iterator<Item = Stateme
 /// The values of a chunk's row; `moved_at` is SQL.
 pub(super) fn chunk_values(shard: ShardId, chunk: &EncodedChunk, moved_at: Option<i64>) -> Statement {
     let mut s = Statement::new(format!("({shard}, {}, {}, ", chunk.base, chunk.count));
-    s.push_text(time_text(chunk.first_created_at_us)).push(", ").push_text(time_text(chunk.last_created_at_us)).push(", ");
+    s.push_text(time_text(chunk.first_created_at_us))
+        .push(", ")
+        .push_text(time_text(chunk.last_created_at_us))
+        .push(", ");
     match moved_at {
         Some(us) => s.push_text(time_text(us)),
         None => s.push(NOW),
@@ -357,7 +369,8 @@ fn insert_receipts(
     let head = format!("INSERT INTO {} {RECEIPT_COLUMNS} VALUES ", quoted(&options.table("outbox_receipt")));
     let rows = parts.iter().map(|(_, s, _)| {
         let span = s.receipts.span().map_or_else(|| "NULL, NULL".into(), |(from, to)| format!("{from}, {to}"));
-        let mut row = Statement::new(format!("({}, {}, {}, {}, {span}, {NOW}, ", s.shard, s.number, s.epoch, s.log_end()));
+        let mut row =
+            Statement::new(format!("({}, {}, {}, {}, {span}, {NOW}, ", s.shard, s.number, s.epoch, s.log_end()));
         row.push_bytes(s.receipts.encode()).push(")");
         row
     });

@@ -59,7 +59,9 @@ impl MySqlInbox {
         let result = match self.all_at_once(link, consumer, batch).await {
             Ok(Some(outcomes)) => Ok(outcomes),
             Ok(None) => self.one_by_one(link, consumer, batch).await,
-            Err(failure) if failure.about_content && !failure.session_over => self.one_by_one(link, consumer, batch).await,
+            Err(failure) if failure.about_content && !failure.session_over => {
+                self.one_by_one(link, consumer, batch).await
+            }
             Err(failure) => Err(failure),
         };
         held.give_back(result)
@@ -97,7 +99,9 @@ impl MySqlInbox {
         }
         let outcomes: Vec<InboxOutcome> = batch
             .iter()
-            .map(|m| if known.insert(m.id.as_bytes().to_vec()) { InboxOutcome::Stored } else { InboxOutcome::Duplicate })
+            .map(
+                |m| if known.insert(m.id.as_bytes().to_vec()) { InboxOutcome::Stored } else { InboxOutcome::Duplicate },
+            )
             .collect();
         let stored = outcomes.iter().filter(|o| **o == InboxOutcome::Stored).count();
         if inserted != stored as u64 {
@@ -110,7 +114,12 @@ impl MySqlInbox {
 
     /// One by one: what the server refuses for its content is told apart from the rest. A statement that fails takes
     /// back nothing but itself.
-    async fn one_by_one(&self, link: &mut Link, consumer: &str, batch: &[&InboxMessage]) -> Result<Vec<InboxOutcome>, Failure> {
+    async fn one_by_one(
+        &self,
+        link: &mut Link,
+        consumer: &str,
+        batch: &[&InboxMessage],
+    ) -> Result<Vec<InboxOutcome>, Failure> {
         link.run(&[Statement::new("START TRANSACTION")]).await?;
         let mut outcomes = Vec::with_capacity(batch.len());
         let mut blocked: HashSet<&str> = HashSet::new();
@@ -233,12 +242,18 @@ impl Inbox for MySqlInbox {
         held.give_back(result).map(|_| ()).map_err(|e| e.while_doing("looking at the inbox table"))
     }
 
-    async fn deliver(&self, lane: usize, consumer: &str, messages: &[InboxMessage]) -> Result<Vec<InboxOutcome>, StoreError> {
+    async fn deliver(
+        &self,
+        lane: usize,
+        consumer: &str,
+        messages: &[InboxMessage],
+    ) -> Result<Vec<InboxOutcome>, StoreError> {
         let mut outcomes: Vec<Option<InboxOutcome>> = Vec::with_capacity(messages.len());
         let mut blocked: HashSet<&str> = HashSet::new();
         for message in messages {
             let refused = refusal(message).map(InboxOutcome::Refused);
-            let behind = message.key.as_deref().is_some_and(|key| blocked.contains(key)).then_some(InboxOutcome::Behind);
+            let behind =
+                message.key.as_deref().is_some_and(|key| blocked.contains(key)).then_some(InboxOutcome::Behind);
             let outcome = behind.or(refused);
             if outcome.is_some() {
                 blocked.extend(message.key.as_deref());
@@ -248,7 +263,8 @@ impl Inbox for MySqlInbox {
         let batch: Vec<&InboxMessage> =
             messages.iter().zip(&outcomes).filter(|(_, outcome)| outcome.is_none()).map(|(m, _)| m).collect();
         if !batch.is_empty() {
-            let stored = self.store(lane, consumer, &batch).await.map_err(|e| e.while_doing("delivering to the inbox"))?;
+            let stored =
+                self.store(lane, consumer, &batch).await.map_err(|e| e.while_doing("delivering to the inbox"))?;
             let open = outcomes.iter_mut().filter(|outcome| outcome.is_none());
             open.zip(stored).for_each(|(place, outcome)| *place = Some(outcome));
         }

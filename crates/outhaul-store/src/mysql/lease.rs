@@ -36,11 +36,10 @@ impl MySqlStore {
         let mut statements = vec![if round.leave {
             format!("DELETE FROM {instance} WHERE owner = {owner}")
         } else {
+            let (version, draining) = (literal(&version), u8::from(round.draining));
             format!(
-                "INSERT INTO {instance} (owner, version, draining, heartbeat) VALUES ({owner}, {}, {}, {NOW}) \
-                 ON DUPLICATE KEY UPDATE version = VALUES(version), draining = VALUES(draining), heartbeat = VALUES(heartbeat)",
-                literal(&version),
-                u8::from(round.draining)
+                "INSERT INTO {instance} (owner, version, draining, heartbeat) VALUES ({owner}, {version}, {draining}, {NOW}) \
+                 ON DUPLICATE KEY UPDATE version = {version}, draining = {draining}, heartbeat = {NOW}"
             )
         }];
         let change = |to: &str, of: &[(ShardId, Epoch)]| {
@@ -61,8 +60,12 @@ impl MySqlStore {
                 shards(round.acquire.iter().map(|s| s.0))
             ));
             let answers = link.run_inside(&statements.iter().map(Statement::new).collect::<Vec<_>>()).await?;
-            let free: Vec<u16> =
-                answers.last().into_iter().flat_map(|a| &a.rows).map(|row| number(row, 0)).collect::<StoreResult<_>>()?;
+            let free: Vec<u16> = answers
+                .last()
+                .into_iter()
+                .flat_map(|a| &a.rows)
+                .map(|row| number(row, 0))
+                .collect::<StoreResult<_>>()?;
             statements.clear();
             if !free.is_empty() {
                 statements.push(format!(

@@ -25,6 +25,8 @@ use crate::store::StoreResult;
 const GRACE: Duration = Duration::from_millis(500);
 /// A connection that was idle for longer is asked for a sign of life before it is used.
 const IDLE_UNASKED: Duration = Duration::from_secs(5);
+/// Limit of that.
+const PING_LIMIT: Duration = Duration::from_secs(2);
 /// Interval of TCP keepalive probes.
 const KEEPALIVE: Duration = Duration::from_secs(10);
 /// Statements in one packet, at most.
@@ -96,7 +98,9 @@ impl Dialer {
         };
         timeout(limit, connecting)
             .await
-            .unwrap_or_else(|_| Err(StoreError::new(StoreErrorKind::Unavailable, format!("no connection within {limit:?}"))))
+            .unwrap_or_else(|_| {
+                Err(StoreError::new(StoreErrorKind::Unavailable, format!("no connection within {limit:?}")))
+            })
             .map_err(|e| e.while_doing("connecting"))
     }
 
@@ -163,9 +167,8 @@ impl Link {
         let limit = self.call_limit;
         let result = timeout(limit, what(&mut self.conn)).await;
         self.used_at = Instant::now();
-        result.unwrap_or_else(|_| {
-            Err(Failure::new(StoreErrorKind::Timeout, format!("no answer within {limit:?}"), true))
-        })
+        result
+            .unwrap_or_else(|_| Err(Failure::new(StoreErrorKind::Timeout, format!("no answer within {limit:?}"), true)))
     }
 
     /// Runs statements in order, in as few packets as they fit into: an answer each. Those behind one that fails are
@@ -199,13 +202,17 @@ impl Link {
 
     async fn run_large(&mut self, statement: &Statement, limit: usize) -> Result<Answer, Failure> {
         if statement.raw_bytes() > limit {
-            let what = format!("a statement of {} bytes, and the server's max_allowed_packet is {limit}", statement.raw_bytes());
+            let what = format!(
+                "a statement of {} bytes, and the server's max_allowed_packet is {limit}",
+                statement.raw_bytes()
+            );
             return Err(Failure { about_content: true, ..Failure::new(StoreErrorKind::TooLarge, what, false) });
         }
         let (sql, values) = statement.with_values();
         self.within(async |conn| {
             let prepared = conn.prep(sql).await.map_err(|e| Failure::of(&e))?;
-            let mut result = conn.exec_iter(&prepared, Params::Positional(values)).await.map_err(|e| Failure::of(&e))?;
+            let mut result =
+                conn.exec_iter(&prepared, Params::Positional(values)).await.map_err(|e| Failure::of(&e))?;
             let affected = result.affected_rows();
             let rows = result.collect().await.map_err(|e| Failure::of(&e))?;
             drop(result);
@@ -229,12 +236,13 @@ impl Link {
     /// Commits the open transaction. Whatever goes wrong without the server saying that nothing was committed is
     /// `CommitUnknown`.
     pub(super) async fn commit(&mut self) -> Result<(), Failure> {
-        let result = self
-            .within(async |conn| conn.query_drop("COMMIT").await.map_err(|e| Failure::of_commit(&e)))
-            .await;
+        let result =
+            self.within(async |conn| conn.query_drop("COMMIT").await.map_err(|e| Failure::of_commit(&e))).await;
         match result {
             // The client's own limit ran out.
-            Err(failure) if failure.error.kind == StoreErrorKind::Timeout && failure.session_over => Err(failure.commit_unknown()),
+            Err(failure) if failure.error.kind == StoreErrorKind::Timeout && failure.session_over => {
+                Err(failure.commit_unknown())
+            }
             other => other,
         }
     }
@@ -245,8 +253,7 @@ impl Link {
     }
 
     async fn is_alive(&mut self) -> bool {
-        self.used_at.elapsed() < IDLE_UNASKED
-            || self.within(async |conn| conn.ping().await.map_err(|e| Failure::of(&e))).await.is_ok()
+        self.used_at.elapsed() < IDLE_UNASKED || matches!(timeout(PING_LIMIT, self.conn.ping()).await, Ok(Ok(())))
     }
 }
 
@@ -258,7 +265,11 @@ async fn ask(conn: &mut Conn, sql: String, count: usize) -> Result<Vec<Answer>, 
         let Some(columns) = result.columns() else {
             // The client keeps a later statement's failure until it is asked.
             result.next().await.map_err(|e| Failure::of(&e))?;
-            return Err(Failure::new(StoreErrorKind::Other, "the server answered fewer statements than it was sent", true));
+            return Err(Failure::new(
+                StoreErrorKind::Other,
+                "the server answered fewer statements than it was sent",
+                true,
+            ));
         };
         let affected = if columns.is_empty() { result.affected_rows() } else { 0 };
         let mut rows = Vec::new();
@@ -333,14 +344,23 @@ mod tests {
         let of = |url: &str| tls_of(url, &Tls::default());
         assert_eq!(of("mysql://h/d").unwrap(), ("mysql://h/d".into(), Tls::default()));
         let (url, tls) = of("mysql://h/d?ssl-mode=REQUIRED&tcp_nodelay=true&ssl_ca=/a/b.pem").unwrap();
-        assert_eq!((url.as_str(), tls.required, tls.ca_file), ("mysql://h/d?tcp_nodelay=true", true, Some("/a/b.pem".into())));
+        assert_eq!(
+            (url.as_str(), tls.required, tls.ca_file),
+            ("mysql://h/d?tcp_nodelay=true", true, Some("/a/b.pem".into()))
+        );
         assert!(!of("mysql://h/d?ssl-mode=DISABLED").unwrap().1.required);
         assert!(of("mysql://h/d?ssl-mode=PREFERRED").is_err());
     }
 
     #[test]
     fn a_url_that_cannot_be_used_is_refused_without_its_password() {
-        for url in ["mysql://", "mysql://relay:s3cret@h:1", "mysql://h:1/d", "mysql://relay:s3cret@h:port/d", "mysql://relay:s3cret@h/d?what=s3cret"] {
+        for url in [
+            "mysql://",
+            "mysql://relay:s3cret@h:1",
+            "mysql://h:1/d",
+            "mysql://relay:s3cret@h:port/d",
+            "mysql://relay:s3cret@h/d?what=s3cret",
+        ] {
             let error = Dialer::new(&StoreOptions::new(url)).err().unwrap_or_else(|| panic!("{url}"));
             assert_eq!(error.kind, StoreErrorKind::Configuration);
             assert!(!error.message.contains("s3cret"), "{error}");

@@ -12,7 +12,9 @@ use super::catalogue::Layout;
 use super::link::Slot;
 use super::parked::{ENTRY, entry};
 use super::statement::Statement;
-use super::values::{NOW, bytes, bytes_opt, hex, micros, micros_opt, number, number_opt, quoted, text, text_opt, time_literal};
+use super::values::{
+    NOW, bytes, bytes_opt, hex, micros, micros_opt, number, number_opt, quoted, text, text_opt, time_literal,
+};
 use crate::error::{StoreError, StoreErrorKind};
 use crate::store::{Found, ReadPurpose, ReadRequest, Recovery, ShardStatus, StoreResult, StoredChunk};
 
@@ -43,9 +45,8 @@ pub(super) fn stored_chunk(row: &mut Row) -> StoreResult<StoredChunk> {
 }
 
 pub(super) fn receipts(bytes: &[u8], shard: ShardId, number: u64) -> StoreResult<ReceiptRow> {
-    ReceiptRow::decode(bytes).map_err(|e| {
-        StoreError::new(StoreErrorKind::Corrupt, format!("receipt row {number} of shard {shard}: {e}"))
-    })
+    ReceiptRow::decode(bytes)
+        .map_err(|e| StoreError::new(StoreErrorKind::Corrupt, format!("receipt row {number} of shard {shard}: {e}")))
 }
 
 impl MySqlStore {
@@ -63,7 +64,10 @@ impl MySqlStore {
                 "SELECT `number`, log_end, lanes FROM {} WHERE shard = {shard} ORDER BY `number` DESC LIMIT 1",
                 t("outbox_receipt")
             ),
-            format!("SELECT {ENTRY} FROM {} WHERE shard = {shard} ORDER BY destination, `position`", t("outbox_parked")),
+            format!(
+                "SELECT {ENTRY} FROM {} WHERE shard = {shard} ORDER BY destination, `position`",
+                t("outbox_parked")
+            ),
         ];
         let mut held = self.log.take(&self.dialer).await?;
         let result = held.link.run(&statements.map(Statement::new)).await;
@@ -252,7 +256,8 @@ impl MySqlStore {
         let statements: Vec<Statement> = statuses
             .iter()
             .flat_map(|(status, _)| {
-                let which = layout.shard.as_ref().map_or_else(|| "1 = 1".into(), |name| format!("{name} = {}", status.shard));
+                let which =
+                    layout.shard.as_ref().map_or_else(|| "1 = 1".into(), |name| format!("{name} = {}", status.shard));
                 let table = &layout.table;
                 [
                     format!("SELECT COUNT(*) FROM (SELECT 1 FROM {table} WHERE {which} LIMIT {COUNTED_ROWS}) counted"),
@@ -280,9 +285,12 @@ impl MySqlStore {
             if from >= status.log_end {
                 break;
             }
-            let Some(stored) = self.chunks_from(&self.other, status.shard, from, 1).await?.into_iter().next() else { break };
+            let Some(stored) = self.chunks_from(&self.other, status.shard, from, 1).await?.into_iter().next() else {
+                break;
+            };
             let names = [lane.destination.clone()];
-            let messages = chunk::decode(stored.codec, &stored.bytes, stored.shard, stored.base, &names).unwrap_or_default();
+            let messages =
+                chunk::decode(stored.codec, &stored.bytes, stored.shard, stored.base, &names).unwrap_or_default();
             let unsent =
                 |m: &&Message| m.position >= from && !m.destinations.is_empty() && !lane.ahead.contains(m.position.0);
             if let Some(message) = messages.iter().find(unsent) {

@@ -197,7 +197,8 @@ impl Step<'_> {
         self.used(gone.len());
         self.done.chunks += gone.len() as u64;
 
-        let start = format!("SELECT base_position FROM {log_table} WHERE shard = {shard} ORDER BY base_position LIMIT 1");
+        let start =
+            format!("SELECT base_position FROM {log_table} WHERE shard = {shard} ORDER BY base_position LIMIT 1");
         let start = self.rows(start).await?.first().map(|row| number::<u64>(row, 0)).transpose()?;
         let start = start.unwrap_or(log.log_end.0);
         let oldest = format!(
@@ -232,7 +233,7 @@ impl Step<'_> {
             return Ok(());
         }
         let sql = format!(
-            "INSERT INTO {} (name, value) VALUES ({}, '{mark}') ON DUPLICATE KEY UPDATE value = VALUES(value)",
+            "INSERT INTO {} (name, value) VALUES ({}, '{mark}') ON DUPLICATE KEY UPDATE value = '{mark}'",
             self.meta,
             literal(name)
         );

@@ -101,7 +101,12 @@ fn values(e: &ParkedEntry, message: &Message, destinations: &[String]) -> Statem
     let packed = chunk::encode(std::iter::once(message), destinations);
     let mut s = Statement::default();
     s.push_bytes(e.destination.as_bytes()).push(&format!(", {}, {}, ", e.shard, e.position));
-    s.push_bytes_opt(e.key.as_deref().map(str::as_bytes)).push(&format!(", '{}', {}, {}, ", e.state.as_str(), e.attempts, e.due_at_us));
+    s.push_bytes_opt(e.key.as_deref().map(str::as_bytes)).push(&format!(
+        ", '{}', {}, {}, ",
+        e.state.as_str(),
+        e.attempts,
+        e.due_at_us
+    ));
     s.push_text(shortened(&e.error_code, CODE_MAX)).push(", ").push_text(shortened(&e.error_text, TEXT_MAX));
     s.push(&format!(", {}, {}, ", e.first_failed_at_us, e.last_failed_at_us));
     s.push_bytes(message.id.as_bytes()).push(&format!(", {}, ", packed.codec)).push_bytes(packed.bytes);
@@ -130,10 +135,14 @@ fn copied(table: &str, layout: &Layout, entry: &ParkedEntry, message: &Message, 
 }
 
 fn update(table: &str, e: &ParkedEntry) -> Statement {
-    let mut s = Statement::new(format!("UPDATE {table} SET state = '{}', attempts = {}, ", e.state.as_str(), e.attempts));
+    let mut s =
+        Statement::new(format!("UPDATE {table} SET state = '{}', attempts = {}, ", e.state.as_str(), e.attempts));
     s.push(&format!("due_at = {}, error_code = ", e.due_at_us)).push_text(shortened(&e.error_code, CODE_MAX));
     s.push(", error_text = ").push_text(shortened(&e.error_text, TEXT_MAX));
-    s.push(&format!(", first_failed_at = {}, last_failed_at = {} WHERE destination = ", e.first_failed_at_us, e.last_failed_at_us));
+    s.push(&format!(
+        ", first_failed_at = {}, last_failed_at = {} WHERE destination = ",
+        e.first_failed_at_us, e.last_failed_at_us
+    ));
     s.push_bytes(e.destination.as_bytes()).push(&format!(" AND shard = {} AND `position` = {}", e.shard, e.position));
     s
 }
@@ -188,8 +197,9 @@ impl MySqlStore {
 
     pub(super) async fn parked_at(&self, shard: ShardId, position: Position) -> StoreResult<Vec<ParkedEntry>> {
         let table = quoted(&self.options.table("outbox_parked"));
-        let sql =
-            format!("SELECT {ENTRY} FROM {table} WHERE shard = {shard} AND `position` = {position} ORDER BY destination");
+        let sql = format!(
+            "SELECT {ENTRY} FROM {table} WHERE shard = {shard} AND `position` = {position} ORDER BY destination"
+        );
         self.select(&self.other, sql).await?.iter_mut().map(entry).collect()
     }
 }

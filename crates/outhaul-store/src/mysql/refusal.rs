@@ -68,7 +68,9 @@ fn kind(refusal: &ServerError) -> StoreErrorKind {
         1054 | 1146 => StoreErrorKind::NotInitialised,
         1792 | 1836 => StoreErrorKind::ReadOnly,
         // "running with the --read-only option", and other options that are none of this project's business.
-        1290 if refusal.message.contains("read-only") || refusal.message.contains("read_only") => StoreErrorKind::ReadOnly,
+        1290 if refusal.message.contains("read-only") || refusal.message.contains("read_only") => {
+            StoreErrorKind::ReadOnly
+        }
         1153 | 1301 => StoreErrorKind::TooLarge,
         1021 | 1114 => StoreErrorKind::Full,
         // "Got error 28 from storage engine": ENOSPC.
@@ -76,7 +78,9 @@ fn kind(refusal: &ServerError) -> StoreErrorKind {
         1034 | 1194 | 1712 => StoreErrorKind::Corrupt,
         // Unknown database; TLS demanded by the server; binlog_format=STATEMENT.
         1049 | 3159 | 1665 => StoreErrorKind::Configuration,
-        1040 | 1041 | 1047 | 1053 | 1129 | 1152 | 1158..=1161 | 1203 | 1226 | 1927 | 4031 => StoreErrorKind::Unavailable,
+        1040 | 1041 | 1047 | 1053 | 1129 | 1152 | 1158..=1161 | 1203 | 1226 | 1927 | 4031 => {
+            StoreErrorKind::Unavailable
+        }
         _ => StoreErrorKind::Other,
     }
 }
@@ -87,8 +91,10 @@ fn mentions_enospc(message: &str) -> bool {
 
 /// One line without values: where the server quotes one, the rest of its message is left out.
 fn line(refusal: &ServerError) -> String {
-    let quotes_values =
-        matches!(refusal.code, 1062 | 1064 | 1105 | 1264 | 1292 | 1300 | 1366 | 1411 | 1525 | 1644 | 1690 | 3140 | 3141 | 3143);
+    let quotes_values = matches!(
+        refusal.code,
+        1062 | 1064 | 1105 | 1264 | 1292 | 1300 | 1366 | 1411 | 1525 | 1644 | 1690 | 3140 | 3141 | 3143
+    );
     let message = match refusal.code {
         1644 => "a trigger or constraint of the application refuses it",
         _ if quotes_values => refusal.message.split(['\'', '"']).next().unwrap_or_default(),
@@ -126,7 +132,8 @@ fn client_error(error: &Error) -> StoreError {
 
 fn tls_error(said: &str) -> String {
     // What a server answers that is linked with an old OpenSSL, such as MySQL's own builds of 8.0.15.
-    let hint = if said.contains("HandshakeFailure") { " (does the server offer TLS 1.2 with ECDHE, or TLS 1.3?)" } else { "" };
+    let hint =
+        if said.contains("HandshakeFailure") { " (does the server offer TLS 1.2 with ECDHE, or TLS 1.3?)" } else { "" };
     format!("TLS: {said}{hint}")
 }
 
@@ -134,8 +141,12 @@ fn tls_error(said: &str) -> String {
 pub(super) fn url_error(error: &UrlError) -> String {
     match error {
         UrlError::UnknownParameter { param } => format!("the database URL has an unknown parameter {param}"),
-        UrlError::InvalidParamValue { param, .. } => format!("the database URL has a value for {param} that cannot be used"),
-        UrlError::FeatureRequired { param, .. } => format!("parameter {param} of the database URL is not in this build"),
+        UrlError::InvalidParamValue { param, .. } => {
+            format!("the database URL has a value for {param} that cannot be used")
+        }
+        UrlError::FeatureRequired { param, .. } => {
+            format!("parameter {param} of the database URL is not in this build")
+        }
         _ => "the database URL cannot be read: it must be mysql://USER:PASSWORD@HOST:PORT/DATABASE".into(),
     }
 }
@@ -156,7 +167,8 @@ fn refuses_commit(code: u16) -> bool {
 fn refuses_content(code: u16) -> bool {
     matches!(
         code,
-        1048 | 1062 | 1216 | 1264 | 1265 | 1292 | 1300 | 1366 | 1406 | 1452 | 1644 | 3140..=3144 | 3819 | 4025 | 1118 | 1690
+        1048 | 1062 | 1216 | 1264 | 1265 | 1292 | 1300 | 1366 | 1406 | 1452 | 1644 | 3140
+            ..=3144 | 3819 | 4025 | 1118 | 1690
     )
 }
 

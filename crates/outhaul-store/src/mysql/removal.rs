@@ -9,21 +9,24 @@
 //! lock that the SELECT takes on the table's definition.) By name, a join with a JSON_TABLE of (seq, id), which looks up
 //! each row by itself.
 //!
-//! Measured with 118,402 rows of 300 B in steps of 5,000, MariaDB 10.11 and MySQL 8.0.15, on two cores that others
-//! were using as well (all in ms, DELETE and what it needs alone; MariaDB / MySQL):
+//! Measured with 118,402 rows of 300 B in steps of 5,000, READ COMMITTED, full flush, binlog on, two cores; ms for the
+//! DELETEs and what they need alone, MariaDB 10.11 / MySQL 8.0.15:
 //!
 //! | | PK (seq) | 8 shards | 16 shards | 1 shard, every 10th missing | 16 shards, every 10th missing |
 //! |---|---|---|---|---|---|
-//! | range with checksum | 1077 / 1422 | 2316 / 2432 | 2650 / 1604 | 3789 / 6170 | 48386 / 28828 |
-//! | the same, one checksum a shard | – | 1912 / 2841 | 2873 / 1706 | 2438 / 3220 | 19309 / 12123 |
-//! | JSON_TABLE join | 2804 / 2280 | 3291 / 4271 | 5173 / 2947 | 2072 / 3249 | 4219 / 3676 |
-//! | range, nothing checked | 774 / 914 | | | 1488 / 1941 | |
-//! | range … RETURNING (MariaDB alone) | 1022 | | | | |
-//! | a join with a derived table of UNION ALL | 3284 / stack overrun | | | | |
-//! | one DELETE a row | 7650 / 10221 | | | | |
+//! | range, one checksum a shard | 303 / 703 | 508 / 1594 | 571 / 1245 | 1087 / 2178 | 5649 / 9536 |
+//! | range, one checksum a range | 303 / 703 | 462 / 1217 | 571 / 1287 | | |
+//! | JSON_TABLE join | 626 / 1043 | 912 / 1682 | 838 / 1388 | 620 / 1094 | 1117 / 1718 |
+//! | range, nothing checked | 219 / 701 | | | | |
+//! | range … RETURNING (MariaDB alone) | 322 | | | | |
+//! | IN (…), which waits for open neighbours | 373 / 785 | | | | |
+//!
+//! A join with a derived table of UNION ALL is slower than JSON_TABLE, and overruns MySQL's stack; a DELETE a row takes
+//! ten times as long as a range.
 //!
 //! So runs go by range with one checksum a shard, and what stands in runs of fewer than [`RUN_MIN`] rows goes by name in
-//! one statement: a range costs about as much as naming a dozen rows. RETURNING would be as fast, and is not in MySQL.
+//! one statement: a range costs about as much as naming some twenty rows. RETURNING would be as fast, and is not in
+//! MySQL.
 
 use outhaul_core::checkpoint::ShardCheckpoint;
 use outhaul_core::message::{Message, ShardId};

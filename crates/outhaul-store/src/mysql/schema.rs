@@ -31,8 +31,14 @@ pub(super) struct Table {
 
 impl Table {
     fn ddl(&self) -> String {
-        let columns: Vec<String> = self.columns.iter().map(|(name, ty)| format!("  {} {ty},\n", quoted(name))).collect();
-        format!("CREATE TABLE IF NOT EXISTS {} (\n{}  {}\n) {TABLE_END}", quoted(&self.name), columns.concat(), self.keys)
+        let columns: Vec<String> =
+            self.columns.iter().map(|(name, ty)| format!("  {} {ty},\n", quoted(name))).collect();
+        format!(
+            "CREATE TABLE IF NOT EXISTS {} (\n{}  {}\n) {TABLE_END}",
+            quoted(&self.name),
+            columns.concat(),
+            self.keys
+        )
     }
 }
 
@@ -171,13 +177,13 @@ fn rows(options: &StoreOptions, plan: &InitPlan) -> [String; 2] {
     let leases: Vec<String> = (MAINTENANCE..i32::from(plan.shards)).map(|shard| format!("({shard}, 0)")).collect();
     [
         format!(
-            "INSERT INTO {} (shard, epoch) VALUES {} ON DUPLICATE KEY UPDATE shard = VALUES(shard)",
+            "INSERT INTO {} (shard, epoch) VALUES {} ON DUPLICATE KEY UPDATE shard = shard",
             quoted(&options.table("outbox_lease")),
             leases.join(", ")
         ),
         format!(
             "INSERT INTO {} (name, value) VALUES ('schema_version', '{SCHEMA_VERSION}'), ('shards', '{}'), ('mode', 'move'), \
-             ('shard_by', '{shard_by}') ON DUPLICATE KEY UPDATE name = VALUES(name)",
+             ('shard_by', '{shard_by}') ON DUPLICATE KEY UPDATE name = name",
             quoted(&options.table("outbox_meta")),
             plan.shards
         ),
@@ -188,7 +194,10 @@ fn rows(options: &StoreOptions, plan: &InitPlan) -> [String; 2] {
 pub(super) fn print(options: &StoreOptions, plan: &InitPlan) -> String {
     let mut out = format!("-- Outhaul, schema version {SCHEMA_VERSION}, for MariaDB 10.6, MySQL 8.0.13, and later.\n");
     let name = options.outbox();
-    out += &format!("\n-- {name}: the hot table: applications INSERT, the relay takes rows away\n{};\n", outbox(options, plan));
+    out += &format!(
+        "\n-- {name}: the hot table: applications INSERT, the relay takes rows away\n{};\n",
+        outbox(options, plan)
+    );
     for table in relay_tables(options) {
         out += &format!("\n-- {}: {}\n{};\n", table.name, table.about, table.ddl());
     }

@@ -143,7 +143,8 @@ impl Server {
     /// `Configuration`.
     pub(super) fn check_binlog(&self) -> StoreResult<()> {
         if !self.is_off("log_bin") && self.variable("binlog_format").eq_ignore_ascii_case("STATEMENT") {
-            let what = "binlog_format is STATEMENT, with which InnoDB refuses every write under READ COMMITTED: set it to ROW";
+            let what =
+                "binlog_format is STATEMENT, with which InnoDB refuses every write under READ COMMITTED: set it to ROW";
             return Err(StoreError::new(StoreErrorKind::Configuration, what));
         }
         Ok(())
@@ -180,7 +181,8 @@ impl Server {
             ));
         }
         if !self.is_off("wsrep_on") {
-            warnings.push("this is a Galera cluster: order is kept only if all applications write to the same node".into());
+            warnings
+                .push("this is a Galera cluster: order is kept only if all applications write to the same node".into());
         }
         warnings
     }
@@ -221,7 +223,9 @@ mod tests {
     #[test]
     fn replicas_and_old_servers_are_refused() {
         assert!(server(&[("read_only", "OFF"), ("super_read_only", "OFF"), ("tx_read_only", "OFF")]).check().is_ok());
-        for (name, value) in [("read_only", "ON"), ("super_read_only", "ON"), ("transaction_read_only", "ON"), ("read_only", "NO_LOCK")] {
+        for (name, value) in
+            [("read_only", "ON"), ("super_read_only", "ON"), ("transaction_read_only", "ON"), ("read_only", "NO_LOCK")]
+        {
             assert_eq!(server(&[(name, value)]).check().unwrap_err().kind, StoreErrorKind::ReadOnly);
         }
         for version in ["8.0.12", "5.7.44", "10.5.9-MariaDB"] {
@@ -231,10 +235,23 @@ mod tests {
 
     #[test]
     fn warnings_name_the_setting() {
-        assert!(server(&[("innodb_flush_log_at_trx_commit", "1"), ("log_bin", "ON"), ("sync_binlog", "1")]).warnings().is_empty());
-        let weak = server(&[("innodb_flush_log_at_trx_commit", "2"), ("log_bin", "ON"), ("sync_binlog", "0"), ("auto_increment_increment", "2")]);
+        assert!(
+            server(&[("innodb_flush_log_at_trx_commit", "1"), ("log_bin", "ON"), ("sync_binlog", "1")])
+                .warnings()
+                .is_empty()
+        );
+        let weak = server(&[
+            ("innodb_flush_log_at_trx_commit", "2"),
+            ("log_bin", "ON"),
+            ("sync_binlog", "0"),
+            ("auto_increment_increment", "2"),
+        ]);
         let said = weak.warnings().join("\n");
-        assert!(["innodb_flush_log_at_trx_commit", "sync_binlog", "auto_increment_increment"].iter().all(|n| said.contains(n)));
+        assert!(
+            ["innodb_flush_log_at_trx_commit", "sync_binlog", "auto_increment_increment"]
+                .iter()
+                .all(|n| said.contains(n))
+        );
         assert!(server(&[("log_bin", "ON"), ("binlog_format", "STATEMENT")]).check_binlog().is_err());
         assert!(server(&[("log_bin", "OFF"), ("binlog_format", "STATEMENT")]).check_binlog().is_ok());
     }

@@ -142,7 +142,14 @@ mod tests {
     #[test]
     fn as_text_and_with_values() {
         let mut s = Statement::new("INSERT INTO t VALUES (");
-        s.push_number(7).push(", ").push_text("it's ?").push(", ").push_bytes(vec![1, 255]).push(", ").push_text_opt(None).push(")");
+        s.push_number(7)
+            .push(", ")
+            .push_text("it's ?")
+            .push(", ")
+            .push_bytes(vec![1, 255])
+            .push(", ")
+            .push_text_opt(None)
+            .push(")");
         assert_eq!(s.text(), "INSERT INTO t VALUES (7, 'it''s ?', x'01ff', NULL)");
         let (sql, values) = s.with_values();
         assert_eq!(sql, "INSERT INTO t VALUES (7, ?, ?, NULL)");

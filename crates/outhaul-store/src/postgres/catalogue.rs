@@ -139,7 +139,10 @@ impl PostgresStore {
     /// Passes a result on; after an error that may come of a table that has changed, the layout is looked up anew.
     pub(super) fn checked<T>(&self, result: StoreResult<T>) -> StoreResult<T> {
         if let Err(error) = &result
-            && matches!(error.kind, StoreErrorKind::NotInitialised | StoreErrorKind::WrongSchema | StoreErrorKind::Other)
+            && matches!(
+                error.kind,
+                StoreErrorKind::NotInitialised | StoreErrorKind::WrongSchema | StoreErrorKind::Other
+            )
         {
             self.forget_layout();
         }
@@ -292,7 +295,8 @@ impl PostgresStore {
             }
             for (column, setting) in [(2, "fsync"), (3, "full_page_writes")] {
                 if get::<&str>(row, column)? == "off" {
-                    warnings.push(format!("{setting} is off: a crash of the machine can lose or damage committed rows"));
+                    warnings
+                        .push(format!("{setting} is off: a crash of the machine can lose or damage committed rows"));
                 }
             }
             if get::<&str>(row, 4)? == "off" {
@@ -309,7 +313,8 @@ impl PostgresStore {
                 warnings.push(format!("table {name} is UNLOGGED: a crash of the server empties it"));
             }
             if get(row, 1)? {
-                warnings.push(format!("row level security hides rows of table {name} from this user: they are never sent"));
+                warnings
+                    .push(format!("row level security hides rows of table {name} from this user: they are never sent"));
             }
             if !get::<bool>(row, 2)? {
                 let columns = layout.shard.iter().chain([&layout.seq]).cloned().collect::<Vec<_>>().join(", ");
@@ -352,7 +357,8 @@ fn layout_of(
         (_, 1) => None,
         (Some(name), _) => Some(name),
         (None, _) => {
-            let what = format!("the meta table says {shards} shards, but the column names say that there is no shard column");
+            let what =
+                format!("the meta table says {shards} shards, but the column names say that there is no shard column");
             return Err(StoreError::new(StoreErrorKind::WrongSchema, what));
         }
     };

@@ -105,8 +105,10 @@ impl PostgresStore {
         }
         let layout = self.layout(&self.other).await?;
         refuse_what_has_no_column(rows, &layout)?;
-        let batches: Vec<Batch<'_>> =
-            rows.chunk_by(|a, b| a.id.is_some() == b.id.is_some()).map(|rows| Batch::of(rows, &layout)).collect::<StoreResult<_>>()?;
+        let batches: Vec<Batch<'_>> = rows
+            .chunk_by(|a, b| a.id.is_some() == b.id.is_some())
+            .map(|rows| Batch::of(rows, &layout))
+            .collect::<StoreResult<_>>()?;
         let statements: Vec<Statement<'_>> = batches.iter().map(|b| b.statement(layout.payload_type)).collect();
         let held = self.other.take(&self.dialer).await?;
         // BEGIN is waited for: without it the batches would commit one by one.
@@ -131,7 +133,11 @@ fn refuse_what_has_no_column(rows: &[NewRow], layout: &Layout) -> StoreResult<()
     for (given, there, what) in [
         (rows.iter().any(|r| r.key.is_some()), layout.key.is_some(), "keys"),
         (rows.iter().any(|r| r.headers.is_some()), layout.headers.is_some(), "headers"),
-        (rows.iter().any(|r| r.available_at_us.is_some()), layout.available_at.is_some(), "times before which they wait"),
+        (
+            rows.iter().any(|r| r.available_at_us.is_some()),
+            layout.available_at.is_some(),
+            "times before which they wait",
+        ),
     ] {
         if given && !there {
             let what = format!("rows have {what}, and the outbox table has no column for them");

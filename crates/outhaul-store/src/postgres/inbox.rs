@@ -53,7 +53,12 @@ impl PostgresInbox {
     }
 
     /// One by one under savepoints: what the server refuses for its content is told apart from the rest.
-    async fn one_by_one(&self, link: &Link, consumer: &str, batch: &[&InboxMessage]) -> Result<Vec<InboxOutcome>, Failure> {
+    async fn one_by_one(
+        &self,
+        link: &Link,
+        consumer: &str,
+        batch: &[&InboxMessage],
+    ) -> Result<Vec<InboxOutcome>, Failure> {
         link.begin(&self.dialer.begin_write, &[]).await?;
         let mut outcomes = Vec::with_capacity(batch.len());
         let mut blocked: HashSet<&str> = HashSet::new();
@@ -206,12 +211,18 @@ impl Inbox for PostgresInbox {
         }
     }
 
-    async fn deliver(&self, lane: usize, consumer: &str, messages: &[InboxMessage]) -> Result<Vec<InboxOutcome>, StoreError> {
+    async fn deliver(
+        &self,
+        lane: usize,
+        consumer: &str,
+        messages: &[InboxMessage],
+    ) -> Result<Vec<InboxOutcome>, StoreError> {
         let mut outcomes: Vec<Option<InboxOutcome>> = Vec::with_capacity(messages.len());
         let mut blocked: HashSet<&str> = HashSet::new();
         for message in messages {
             let refused = refusal(message).map(InboxOutcome::Refused);
-            let behind = message.key.as_deref().is_some_and(|key| blocked.contains(key)).then_some(InboxOutcome::Behind);
+            let behind =
+                message.key.as_deref().is_some_and(|key| blocked.contains(key)).then_some(InboxOutcome::Behind);
             let outcome = behind.or(refused);
             if outcome.is_some() {
                 blocked.extend(message.key.as_deref());

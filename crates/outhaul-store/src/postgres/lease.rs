@@ -58,10 +58,7 @@ impl PostgresStore {
         let mut statements = vec![if round.leave {
             Statement::new(&leave).with(&owner, Type::TEXT)
         } else {
-            Statement::new(&beat)
-                .with(&owner, Type::TEXT)
-                .with(&version, Type::TEXT)
-                .with(&round.draining, Type::BOOL)
+            Statement::new(&beat).with(&owner, Type::TEXT).with(&version, Type::TEXT).with(&round.draining, Type::BOOL)
         }];
         if !renewed.is_empty() {
             statements.push(

@@ -56,6 +56,8 @@ pub(super) struct Dialer {
     /// `BEGIN` of a transaction that only reads. It is READ WRITE all the same: a standby refuses that, so that no
     /// read is ever answered by one, also behind a pooler that changed sides.
     pub(super) begin_read: String,
+    /// The same for a question that is asked all the time and reads next to nothing.
+    pub(super) begin_probe: String,
     /// `BEGIN` of a transaction that writes. It names no mode, so that `default_transaction_read_only` is obeyed.
     pub(super) begin_write: String,
     version: AtomicI32,
@@ -84,23 +86,28 @@ impl Dialer {
         }
         let with_tls = config.get_ssl_mode() != SslMode::Disable;
         let limit = |d: Duration| d.as_millis().clamp(1, i32::MAX as u128);
+        let statement_limit = limit(options.statement_timeout);
+        // As few as will do: each of them costs the server a microsecond or more, at every poll.
         let settings = format!(
-            "SET LOCAL statement_timeout = {s}; SET LOCAL lock_timeout = {l}; \
-             SET LOCAL idle_in_transaction_session_timeout = {s}; SET LOCAL TimeZone = 'UTC'; \
-             SET LOCAL enable_seqscan = off; SET LOCAL jit = off",
-            s = limit(options.statement_timeout),
-            l = limit(options.lock_timeout)
+            "SET LOCAL statement_timeout = {statement_limit}; SET LOCAL lock_timeout = {}; SET LOCAL enable_seqscan = off; \
+             SET LOCAL jit = off",
+            limit(options.lock_timeout)
         );
         Ok(Self {
             config,
             tls: if with_tls { Some(tls::connector(&tls)?) } else { None },
             connect_limit: options.connect_timeout,
             call_limit: options.statement_timeout + GRACE,
+            begin_probe: format!(
+                "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; SET LOCAL lock_timeout = {}; SET LOCAL enable_seqscan = off",
+                limit(options.lock_timeout)
+            ),
             begin_read: format!("BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; {settings}"),
             // Arrays are joined to tables row by row, by the primary key, however large a table looks to the planner.
             begin_write: format!(
                 "BEGIN ISOLATION LEVEL READ COMMITTED; {settings}; SET LOCAL enable_hashjoin = off; \
-                 SET LOCAL enable_mergejoin = off; SET LOCAL outhaul.inside = 'yes'"
+                 SET LOCAL enable_mergejoin = off; SET LOCAL idle_in_transaction_session_timeout = {statement_limit}; \
+                 SET LOCAL TimeZone = 'UTC'; SET LOCAL outhaul.inside = 'yes'"
             ),
             version: AtomicI32::new(0),
             closed: AtomicBool::new(false),
@@ -139,7 +146,10 @@ impl Dialer {
         timeout(self.connect_limit, connecting)
             .await
             .unwrap_or_else(|_| {
-                Err(StoreError::new(StoreErrorKind::Unavailable, format!("no connection within {:?}", self.connect_limit)))
+                Err(StoreError::new(
+                    StoreErrorKind::Unavailable,
+                    format!("no connection within {:?}", self.connect_limit),
+                ))
             })
             .map_err(|e| e.while_doing("connecting"))
     }
@@ -237,9 +247,15 @@ impl Failure {
 impl Link {
     /// Sends everything at once, then takes the answers in order. Returns the rows of each statement, or the first
     /// failure, when all have been answered.
-    async fn pipeline(&self, first: Option<&str>, statements: &[Statement<'_>], last: Option<&str>) -> Result<Vec<Vec<Row>>, Failure> {
+    async fn pipeline(
+        &self,
+        first: Option<&str>,
+        statements: &[Statement<'_>],
+        last: Option<&str>,
+    ) -> Result<Vec<Vec<Row>>, Failure> {
         let mut answers: Vec<Answer<'_>> = Vec::with_capacity(statements.len() + 2);
-        let command = |sql| -> Answer<'_> { Box::pin(async move { self.client.batch_execute(sql).await.map(|()| Vec::new()) }) };
+        let command =
+            |sql| -> Answer<'_> { Box::pin(async move { self.client.batch_execute(sql).await.map(|()| Vec::new()) }) };
         answers.extend(first.map(command));
         for s in statements {
             answers.push(Box::pin(self.client.query_typed(s.sql, &s.parameters)));
@@ -370,8 +386,9 @@ impl Slot {
 
     /// Waits for the place, connects if there is no connection in it.
     pub(super) async fn take(&self, dialer: &Dialer) -> StoreResult<Held<'_>> {
-        let mut place =
-            timeout(dialer.call_limit, self.0.lock()).await.map_err(|_| no_answer(dialer.call_limit).while_doing("waiting for a connection"))?;
+        let mut place = timeout(dialer.call_limit, self.0.lock())
+            .await
+            .map_err(|_| no_answer(dialer.call_limit).while_doing("waiting for a connection"))?;
         let link = match place.take() {
             Some(link) if !link.client.is_closed() => link,
             _ => dialer.connect().await?,

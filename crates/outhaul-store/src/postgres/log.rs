@@ -37,9 +37,8 @@ pub(super) fn stored_chunk(row: &Row) -> StoreResult<StoredChunk> {
 }
 
 pub(super) fn receipts(bytes: &[u8], shard: ShardId, number: u64) -> StoreResult<ReceiptRow> {
-    ReceiptRow::decode(bytes).map_err(|e| {
-        StoreError::new(StoreErrorKind::Corrupt, format!("receipt row {number} of shard {shard}: {e}"))
-    })
+    ReceiptRow::decode(bytes)
+        .map_err(|e| StoreError::new(StoreErrorKind::Corrupt, format!("receipt row {number} of shard {shard}: {e}")))
 }
 
 impl PostgresStore {
@@ -56,7 +55,8 @@ impl PostgresStore {
             "SELECT number, log_end, lanes FROM {} WHERE shard = $1 ORDER BY number DESC LIMIT 1",
             t("outbox_receipt")
         );
-        let parked = format!("SELECT {ENTRY} FROM {} WHERE shard = $1 ORDER BY destination, position", t("outbox_parked"));
+        let parked =
+            format!("SELECT {ENTRY} FROM {} WHERE shard = $1 ORDER BY destination, position", t("outbox_parked"));
         let number = small(shard);
         let statements = [&newest, &parked].map(|sql| Statement::new(sql).with(&number, Type::INT2));
         let held = self.log.take(&self.dialer).await?;
@@ -73,7 +73,13 @@ impl PostgresStore {
         Ok(recovery)
     }
 
-    pub(super) async fn chunks_from(&self, slot: &Slot, shard: ShardId, from: Position, max_bytes: usize) -> StoreResult<Vec<StoredChunk>> {
+    pub(super) async fn chunks_from(
+        &self,
+        slot: &Slot,
+        shard: ShardId,
+        from: Position,
+        max_bytes: usize,
+    ) -> StoreResult<Vec<StoredChunk>> {
         // The running sum is of sizes alone: what is beyond the limit stays in its storage.
         let sql = format!(
             "SELECT {CHUNK} FROM (SELECT *, sum(octet_length(chunk)) OVER (ORDER BY base_position ROWS UNBOUNDED PRECEDING) AS total \
@@ -186,7 +192,8 @@ impl PostgresStore {
             t("outbox_parked")
         );
         let held = self.other.take(&self.dialer).await?;
-        let answers = held.link.read(&self.dialer.begin_read, &[Statement::new(&shards), Statement::new(&parked)]).await;
+        let answers =
+            held.link.read(&self.dialer.begin_read, &[Statement::new(&shards), Statement::new(&parked)]).await;
         let answers = held.give_back(answers)?;
         let mut statuses = Vec::new();
         for row in answers.first().into_iter().flatten() {
@@ -216,10 +223,14 @@ impl PostgresStore {
             if from >= status.log_end {
                 break;
             }
-            let Some(stored) = self.chunks_from(&self.other, status.shard, from, 1).await?.into_iter().next() else { break };
+            let Some(stored) = self.chunks_from(&self.other, status.shard, from, 1).await?.into_iter().next() else {
+                break;
+            };
             let names = [lane.destination.clone()];
-            let messages = chunk::decode(stored.codec, &stored.bytes, stored.shard, stored.base, &names).unwrap_or_default();
-            let unsent = |m: &&Message| m.position >= from && !m.destinations.is_empty() && !lane.ahead.contains(m.position.0);
+            let messages =
+                chunk::decode(stored.codec, &stored.bytes, stored.shard, stored.base, &names).unwrap_or_default();
+            let unsent =
+                |m: &&Message| m.position >= from && !m.destinations.is_empty() && !lane.ahead.contains(m.position.0);
             if let Some(message) = messages.iter().find(unsent) {
                 return Ok(Some(message.created_at_us));
             }

@@ -235,7 +235,8 @@ impl Step<'_> {
             let (first, end) = (signed(group.first), signed(group.last));
             let statement =
                 Statement::new(&read).with(&log.shard, Type::INT2).with(&first, Type::INT8).with(&end, Type::INT8);
-            let chunks: Vec<StoredChunk> = self.one(statement).await?.iter().map(stored_chunk).collect::<StoreResult<_>>()?;
+            let chunks: Vec<StoredChunk> =
+                self.one(statement).await?.iter().map(stored_chunk).collect::<StoreResult<_>>()?;
             let joining = tokio::task::spawn_blocking(move || merge::join_chunks(&chunks, CHUNK_BYTES));
             let (joined, last_base) =
                 joining.await.map_err(|_| StoreError::new(StoreErrorKind::Other, "joining chunks failed"))?;

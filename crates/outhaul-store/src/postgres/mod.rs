@@ -29,9 +29,9 @@ use outhaul_core::message::{Position, Seq, ShardId};
 use outhaul_core::parked::ParkedEntry;
 use outhaul_core::receipt::ReceiptRow;
 
-pub use self::inbox::PostgresInbox;
 use self::catalogue::Layout;
 use self::checkpoint::CheckpointSql;
+pub use self::inbox::PostgresInbox;
 use self::link::{Dialer, Slot};
 use self::read::Stretch;
 use self::resolved::Marks;

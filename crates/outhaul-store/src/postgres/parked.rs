@@ -223,8 +223,9 @@ impl ParkedBatch {
 /// Reads the columns of [`ENTRY`].
 pub(super) fn entry(row: &Row) -> StoreResult<ParkedEntry> {
     let state: String = get(row, 4)?;
-    let state = ParkedState::parse(&state)
-        .ok_or_else(|| StoreError::new(StoreErrorKind::Corrupt, "a parked row has a state that this build does not know"))?;
+    let state = ParkedState::parse(&state).ok_or_else(|| {
+        StoreError::new(StoreErrorKind::Corrupt, "a parked row has a state that this build does not know")
+    })?;
     Ok(ParkedEntry {
         destination: get(row, 0)?,
         shard: ShardId(u16::try_from(get::<i16>(row, 1)?).unwrap_or_default()),

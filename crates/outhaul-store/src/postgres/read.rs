@@ -1,7 +1,8 @@
 //! Reading committed rows of the outbox.
 //!
-//! One statement answers a read: the page is cut by rows, a running sum over it cuts it by bytes, and payloads beyond
-//! either limit are not taken out of their storage.
+//! One statement answers a read. Payloads come along where all rows of the answer may have them within its bytes; larger
+//! ones stay in their storage, and those that fit are fetched by a second statement once the sizes are known. (A running
+//! sum inside the server would need no second one, and was measured to double the cost of every full read.)
 //!
 //! Several shards lie in the index one behind the other, so that "the next rows by `seq` of all of them" would read and
 //! sort everything that is there. After an answer that was cut a read therefore looks only at a stretch of `seq` from
@@ -10,6 +11,7 @@
 //! Rows that are not due yet are passed over inside the server. How many there are is counted in a statement of its own,
 //! which polls leave out most of the time while there are none.
 
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, Ordering};
 
 use bytes::Bytes;
@@ -27,10 +29,6 @@ use crate::store::{ReadPurpose, ReadRequest, ReadRows, StoreResult};
 
 /// A stretch of `seq` is this many times the wanted rows at most: beyond it, sparse numbers cost a further read.
 const STRETCH_FACTOR_MAX: i64 = 64;
-/// The most that `max_message_bytes` may be here; with the headers, a row's sum must stay within 32 bits.
-const MESSAGE_BYTES_MAX: i32 = 1 << 30;
-/// Bytes of headers that count towards the limit of a read.
-const HEADER_BYTES_MAX: i32 = 256 << 20;
 /// While a count finds no row that is not due, this many reads go without one.
 const READS_WITHOUT_COUNT: u32 = 100;
 /// The most rows that are counted.
@@ -43,11 +41,18 @@ pub(super) struct Stretch {
     factor: AtomicI64,
     /// Reads until rows that are not due are counted again.
     until_count: AtomicU32,
+    /// The last read found nothing.
+    idle: AtomicBool,
 }
 
 impl Stretch {
     pub(super) const fn new() -> Self {
-        Self { backlog: AtomicBool::new(true), factor: AtomicI64::new(2), until_count: AtomicU32::new(0) }
+        Self {
+            backlog: AtomicBool::new(true),
+            factor: AtomicI64::new(2),
+            until_count: AtomicU32::new(0),
+            idle: AtomicBool::new(false),
+        }
     }
 
     /// Length of the next stretch; None: read without one.
@@ -57,6 +62,7 @@ impl Stretch {
     }
 
     fn learn(&self, cut: bool, rows: &[Row]) {
+        self.idle.store(rows.is_empty(), Ordering::Relaxed);
         self.backlog.store(cut, Ordering::Relaxed);
         if let (Some(first), Some(last)) = (rows.first(), rows.last())
             && cut
@@ -80,11 +86,42 @@ impl Stretch {
 
 /// A row of a page.
 struct Found {
-    row: Row,
-    /// It crosses the limit of bytes.
-    over: bool,
+    raw: RawRow,
+    /// Bytes of its headers, also where they did not come along.
+    header_bytes: u64,
+    /// Headers and payload came along.
+    whole: bool,
     /// There are rows beyond the stretch that was read.
     beyond: bool,
+}
+
+impl Found {
+    /// Bytes that an answer with this row carries: its payload, if it is not too large, and its headers.
+    fn bytes(&self, max_message_bytes: u64) -> u64 {
+        let payload = if self.raw.payload_bytes > max_message_bytes { 0 } else { self.raw.payload_bytes };
+        payload.saturating_add(self.header_bytes)
+    }
+}
+
+/// The columns of a row as SQL, whatever the table calls them.
+struct Columns {
+    seq: String,
+    shard: String,
+    id: String,
+    topic: String,
+    key: String,
+    headers: String,
+    payload: String,
+    created: String,
+}
+
+impl Columns {
+    /// The columns of a page.
+    fn of_page() -> Self {
+        let [seq, shard, id, topic, key, headers, payload, created] =
+            ["seq", "shard", "id", "topic", "key", "headers", "payload", "created"].map(str::to_owned);
+        Self { seq, shard, id, topic, key, headers, payload, created }
+    }
 }
 
 impl Layout {
@@ -122,99 +159,133 @@ impl Layout {
         }
     }
 
-    /// The columns of a page, named alike whatever the table calls them.
-    fn page_columns(&self) -> String {
-        let column = |name: &Option<String>| name.as_ref().map_or("NULL::text".to_owned(), |n| format!("o.{n}"));
+    /// The columns of a row as SQL.
+    fn columns(&self) -> Columns {
+        let column = |name: &str| format!("o.{name}");
+        let optional = |name: &Option<String>| name.as_deref().map_or("NULL::text".to_owned(), column);
+        Columns {
+            seq: column(&self.seq),
+            shard: self.shard.as_ref().map_or("0::smallint".to_owned(), |s| format!("o.{s}::smallint")),
+            id: column(&self.id),
+            topic: column(&self.topic),
+            key: optional(&self.key),
+            headers: optional(&self.headers),
+            payload: column(&self.payload),
+            created: self.created_at.as_ref().map_or("now()".to_owned(), |c| column(&c.name)),
+        }
+    }
+
+    /// What is sent of a row. $1: payloads and headers up to this size come along. `beyond`: a condition that is sent
+    /// along.
+    fn sent(&self, c: &Columns, beyond: &str) -> String {
+        let size = self.payload_bytes(&c.payload);
+        let (header_size, headers) = match self.headers {
+            Some(_) => {
+                let size = format!("octet_length({}::text)", c.headers);
+                (size.clone(), format!("CASE WHEN {size} <= $1 THEN {} END", self.text(&c.headers)))
+            }
+            None => ("0".to_owned(), "NULL::text".to_owned()),
+        };
         format!(
-            "o.{seq} AS seq, {shard} AS shard, o.{id} AS id, o.{topic} AS topic, {key} AS key, {headers} AS headers, \
-             o.{payload} AS payload, {created} AS created",
-            seq = self.seq,
-            shard = self.shard.as_ref().map_or("0::smallint".to_owned(), |s| format!("o.{s}::smallint")),
-            id = self.id,
-            topic = self.topic,
-            key = column(&self.key),
-            headers = column(&self.headers),
-            payload = self.payload,
-            created = self.created_at.as_ref().map_or("now()".to_owned(), |c| format!("o.{}", c.name)),
+            "{}::bigint, {}, {}, {}, {}, {}, {size}, {header_size}, {beyond}, {headers}, CASE WHEN {size} <= $1 THEN {} END",
+            c.seq,
+            c.shard,
+            self.text(&c.id),
+            self.text(&c.topic),
+            self.text(&c.key),
+            c.created,
+            self.payload_as_sent(&c.payload)
         )
     }
 
-    /// The statement that sends a page (`page`: a query of [`Layout::page_columns`], in order, limited). $1: the most
-    /// bytes of a payload, $2: the most bytes of all, unless the first row has more. The row that crosses the limit
-    /// comes as a sign that there is one, without its payload. `beyond`: a condition that is sent along.
-    fn sending(&self, page: &str, beyond: &str) -> String {
+    /// The statement that sends a page: first the rows (`from`: everything from FROM to WHERE) are chosen, put in order
+    /// and limited to $2, then what is sent is worked out for those alone.
+    fn page_of(&self, from: &str, beyond: &str) -> String {
+        let c = self.columns();
+        let chosen = format!(
+            "SELECT {} AS seq, {} AS shard, {} AS id, {} AS topic, {} AS key, {} AS headers, {} AS payload, {} AS created {from} \
+             ORDER BY o.{} LIMIT $2",
+            c.seq, c.shard, c.id, c.topic, c.key, c.headers, c.payload, c.created, self.seq
+        );
+        format!("SELECT {} FROM ({chosen}) page ORDER BY seq", self.sent(&Columns::of_page(), beyond))
+    }
+
+    /// Headers and payloads of rows named by $1 shards and $2 numbers, with their ids; a payload above $3 stays there.
+    fn contents(&self) -> String {
+        let of = |column: &str| format!("o.{column}");
+        let shard = self.shard.as_ref().map_or("true".to_owned(), |shard| format!("o.{shard} = r.s"));
         format!(
-            "SELECT seq::bigint, shard, {id}, {topic}, {key}, {headers}, size, created, \
-               total > most, {beyond}, CASE WHEN size <= $1 AND total <= most THEN {payload} END \
-             FROM (SELECT *, sum(counted) OVER page AS total, greatest(first_value(counted) OVER page, $2) AS most \
-               FROM (SELECT *, CASE WHEN size <= $1 THEN size ELSE 0 END \
-                   + least(coalesce(octet_length(headers::text), 0), {HEADER_BYTES_MAX}) AS counted \
-                 FROM (SELECT *, coalesce({size}, 0) AS size FROM ({page}) page) sized) measured \
-               WINDOW page AS (ORDER BY seq ROWS UNBOUNDED PRECEDING)) summed \
-             WHERE total - counted <= most ORDER BY seq",
-            id = self.text("id"),
-            topic = self.text("topic"),
-            key = self.text("key"),
-            headers = self.text("headers"),
-            size = self.payload_bytes("payload"),
-            payload = self.payload_as_sent("payload"),
+            "SELECT o.{seq}::bigint, {id}, {headers}, CASE WHEN {size} <= $3 THEN {payload} END \
+             FROM unnest($1, $2) r(s, q) JOIN {table} o ON {shard} AND o.{seq} = r.q",
+            id = self.text(&of(&self.id)),
+            headers = self.headers.as_deref().map_or("NULL::text".to_owned(), |h| self.text(&of(h))),
+            size = self.payload_bytes(&of(&self.payload)),
+            payload = self.payload_as_sent(&of(&self.payload)),
+            table = self.table,
+            seq = self.seq
         )
     }
 
-    /// One shard: $3 limit, $4 and $5 the ends of the range.
+    /// One shard: $2 limit, $3 and $4 the ends of the range. Comes in order out of the index.
     fn one_range(&self, due: &str) -> String {
-        let page = format!(
-            "SELECT {} FROM {} o WHERE o.{seq} BETWEEN $4 AND $5 AND {due} ORDER BY o.{seq} LIMIT $3",
-            self.page_columns(),
+        format!(
+            "SELECT {} FROM {} o WHERE o.{seq} BETWEEN $3 AND $4 AND {due} ORDER BY o.{seq} LIMIT $2",
+            self.sent(&self.columns(), "false"),
             self.table,
             seq = self.seq
-        );
-        self.sending(&page, "false")
+        )
     }
 
-    /// One shard: $3 limit, $4 and $5 arrays of the ends of the ranges.
+    /// One shard: $2 limit, $3 and $4 arrays of the ends of the ranges.
     fn several_ranges(&self, due: &str) -> String {
-        let page = format!(
-            "SELECT p.* FROM unnest($4, $5) r(f, l), LATERAL (SELECT {} FROM {} o WHERE o.{seq} BETWEEN r.f AND r.l \
-             AND {due} ORDER BY o.{seq} LIMIT $3) p ORDER BY p.seq LIMIT $3",
-            self.page_columns(),
+        let from = format!(
+            "FROM unnest($3, $4) r(f, l), LATERAL (SELECT * FROM {} o WHERE o.{seq} BETWEEN r.f AND r.l AND {due} \
+             ORDER BY o.{seq} LIMIT $2) o",
             self.table,
             seq = self.seq
         );
-        self.sending(&page, "false")
+        self.page_of(&from, "false")
     }
 
-    /// Several shards: $3 limit, $4 and $5 arrays of the ends of the ranges, $6 array of shards.
+    /// Several shards: $2 limit, $3 and $4 arrays of the ends of the ranges, $5 array of shards.
     fn all_there_is(&self, shard: &str, due: &str) -> String {
-        let page = format!(
-            "SELECT {} FROM unnest($4, $5) r(f, l) JOIN {} o ON o.{seq} BETWEEN r.f AND r.l AND o.{shard} = ANY ($6) \
-             AND {due} ORDER BY o.{seq} LIMIT $3",
-            self.page_columns(),
-            self.table,
-            seq = self.seq
+        let from = format!(
+            "FROM unnest($3, $4) r(f, l) JOIN {} o ON o.{} BETWEEN r.f AND r.l AND o.{shard} = ANY ($5) AND {due}",
+            self.table, self.seq
         );
-        self.sending(&page, "false")
+        self.page_of(&from, "false")
     }
 
-    /// As [`Layout::all_there_is`], within $7 numbers from the first row.
+    /// As [`Layout::all_there_is`], within $6 numbers from the first row.
     fn a_stretch(&self, shard: &str, due: &str) -> String {
         let (table, seq) = (&self.table, &self.seq);
-        let page = format!(
-            "SELECT {columns} FROM low CROSS JOIN unnest($4, $5) r(f, l) JOIN {table} o \
-               ON o.{seq} BETWEEN greatest(r.f, low.seq) AND least(r.l, low.seq + $7) AND o.{shard} = ANY ($6) AND {due} \
-             ORDER BY o.{seq} LIMIT $3",
-            columns = self.page_columns(),
+        let from = format!(
+            "FROM low CROSS JOIN unnest($3, $4) r(f, l) JOIN {table} o \
+               ON o.{seq} BETWEEN greatest(r.f, low.seq) AND least(r.l, low.seq + $6) AND o.{shard} = ANY ($5) AND {due}"
         );
-        let beyond = format!(
-            "EXISTS (SELECT FROM low CROSS JOIN unnest($4, $5) r(f, l) JOIN {table} o \
-               ON o.{seq} BETWEEN greatest(r.f, low.seq + $7 + 1) AND r.l AND o.{shard} = ANY ($6) AND {due})"
-        );
+        let first_of_each = |from: &str| {
+            format!(
+                "unnest($5) s(n), unnest($3, $4) r(f, l), LATERAL (SELECT o.{seq} AS seq FROM {table} o \
+                 WHERE o.{shard} = s.n AND o.{seq} BETWEEN {from} AND r.l AND {due} ORDER BY o.{seq} LIMIT 1) x"
+            )
+        };
+        let beyond = format!("EXISTS (SELECT FROM low, {})", first_of_each("greatest(r.f, low.seq + $6 + 1)"));
         format!(
-            "WITH low AS MATERIALIZED (SELECT min(x.seq) AS seq FROM unnest($6) s(n), unnest($4, $5) r(f, l), \
-               LATERAL (SELECT o.{seq} AS seq FROM {table} o WHERE o.{shard} = s.n AND o.{seq} BETWEEN r.f AND r.l AND {due} \
-               ORDER BY o.{seq} LIMIT 1) x) {}",
-            self.sending(&page, &beyond)
+            "WITH low AS MATERIALIZED (SELECT min(x.seq) AS seq FROM {}) {}",
+            first_of_each("r.f"),
+            self.page_of(&from, &beyond)
         )
+    }
+
+    /// Whether there is anything from $1 to $2, due or not; $3 array of shards where there are several.
+    fn anything(&self) -> String {
+        let (table, seq) = (&self.table, &self.seq);
+        match &self.shard {
+            None => format!("SELECT FROM {table} o WHERE o.{seq} BETWEEN $1 AND $2 ORDER BY o.{seq} LIMIT 1"),
+            Some(shard) => {
+                format!("SELECT FROM {table} o WHERE o.{shard} = ANY ($3) AND o.{seq} BETWEEN $1 AND $2 LIMIT 1")
+            }
+        }
     }
 
     /// How many rows are not due: $1 and $2 arrays of the ends of the ranges, $3 array of shards.
@@ -245,42 +316,120 @@ impl PostgresStore {
         }
         let limit = i64::from(request.limit.max(1));
         let ranges: Vec<(i64, i64)> = request.ranges.iter().map(|r| (signed(r.first), signed(r.last))).collect();
+        if let [range] = ranges.as_slice()
+            && stretch.idle.load(Ordering::Relaxed)
+            && !self.is_anything_there(slot, &layout, *range, &shards).await?
+        {
+            return Ok(ReadRows::default());
+        }
         let page = Page {
             limit,
-            max_bytes: i64::try_from(request.max_bytes).unwrap_or(i64::MAX),
+            // So that all rows may have theirs.
+            inline_bytes: inline_bytes(request.max_bytes, request.limit, self.options.max_message_bytes),
             shards: &shards,
             ranges: &ranges,
             stretch: if shards.len() > 1 { stretch.next(limit) } else { None },
             due: layout.due(false),
             count: layout.available_at.is_some() && stretch.counts_now(),
         };
-        let (found, scheduled) = self.page(slot, &layout, &page).await?;
+        let (mut found, scheduled) = self.page(slot, &layout, &page).await?;
         if page.count {
             stretch.counted(scheduled);
         }
         let full = i64::try_from(found.len()).unwrap_or(i64::MAX) >= limit;
-        let cut = full || found.last().is_some_and(|f| f.over || f.beyond);
-        let rows: Vec<Row> = found.into_iter().filter(|f| !f.over).map(|f| f.row).collect();
+        let mut cut = full || found.last().is_some_and(|f| f.beyond);
+        // What fits: the first row always does.
+        let max_bytes = u64::try_from(request.max_bytes).unwrap_or(u64::MAX);
+        let mut bytes = 0u64;
+        let fits = found
+            .iter()
+            .take_while(|f| {
+                let first = bytes == 0;
+                bytes = bytes.saturating_add(f.bytes(self.options.max_message_bytes));
+                first || bytes <= max_bytes
+            })
+            .count();
+        cut |= fits < found.len();
+        found.truncate(fits);
+        cut |= self.fetch_contents(slot, &layout, &mut found).await?;
+        let rows: Vec<Row> = found.into_iter().map(|f| f.raw.into_row(self.options.max_message_bytes)).collect();
         stretch.learn(cut, &rows);
         Ok(ReadRows { rows, cut, scheduled })
+    }
+
+    /// A quarter of the cost of a read, for the server: what an idle relay asks.
+    async fn is_anything_there(
+        &self,
+        slot: &Slot,
+        layout: &Layout,
+        range: (i64, i64),
+        shards: &[i16],
+    ) -> StoreResult<bool> {
+        let sql = layout.anything();
+        let mut statement = Statement::new(&sql).with(&range.0, Type::INT8).with(&range.1, Type::INT8);
+        if layout.shard.is_some() {
+            statement = statement.with(&shards, Type::INT2_ARRAY);
+        }
+        let held = slot.take(&self.dialer).await?;
+        let answers = held.link.read(&self.dialer.begin_probe, &[statement]).await;
+        Ok(held.give_back(answers)?.first().is_some_and(|rows| !rows.is_empty()))
+    }
+
+    /// Fetches what did not come along and is wanted. True: a row is gone by now, and so are those after it from
+    /// `found`.
+    async fn fetch_contents(&self, slot: &Slot, layout: &Layout, found: &mut Vec<Found>) -> StoreResult<bool> {
+        let max_message = self.options.max_message_bytes;
+        let wanted = |f: &&Found| !f.whole && (f.raw.payload_bytes <= max_message || f.header_bytes > 0);
+        let (shards, seqs): (Vec<i16>, Vec<i64>) = found
+            .iter()
+            .filter(wanted)
+            .map(|f| (i16::try_from(f.raw.shard).unwrap_or(i16::MAX), signed(f.raw.seq)))
+            .unzip();
+        if seqs.is_empty() {
+            return Ok(false);
+        }
+        let sql = layout.contents();
+        let most = i32::try_from(max_message).unwrap_or(i32::MAX);
+        let statement =
+            Statement::new(&sql).with(&shards, Type::INT2_ARRAY).with(&seqs, Type::INT8_ARRAY).with(&most, Type::INT4);
+        let rows = self.select(slot, statement).await?;
+        let mut contents = HashMap::with_capacity(rows.len());
+        for row in &rows {
+            contents.insert(unsigned(get(row, 0)?), row);
+        }
+        let mut kept = 0;
+        for f in found.iter_mut() {
+            if wanted(&&*f) {
+                let Some(row) = contents.get(&f.raw.seq) else { break };
+                if bytes_of(row, 1)? != f.raw.id {
+                    break; // another row has taken over the number
+                }
+                f.raw.headers = bytes_of(row, 2)?;
+                f.raw.payload = bytes_of(row, 3)?.map_or_else(Bytes::new, Bytes::from);
+            }
+            kept += 1;
+        }
+        let gone = kept < found.len();
+        found.truncate(kept);
+        Ok(gone)
     }
 
     /// The row of a number, whether it is due or not.
     pub(super) async fn row_at(&self, slot: &Slot, layout: &Layout, shard: i16, seq: i64) -> StoreResult<Option<Row>> {
         let page = Page {
             limit: 1,
-            max_bytes: i64::MAX,
+            inline_bytes: inline_bytes(usize::MAX, 1, self.options.max_message_bytes),
             shards: &[shard],
             ranges: &[(seq, seq)],
             stretch: None,
             due: "true".into(),
             count: false,
         };
-        Ok(self.page(slot, layout, &page).await?.0.into_iter().next().map(|f| f.row))
+        let row = self.page(slot, layout, &page).await?.0.into_iter().next();
+        Ok(row.map(|f| f.raw.into_row(self.options.max_message_bytes)))
     }
 
     async fn page(&self, slot: &Slot, layout: &Layout, page: &Page<'_>) -> StoreResult<(Vec<Found>, u32)> {
-        let max_message = i32::try_from(self.options.max_message_bytes).unwrap_or(i32::MAX).min(MESSAGE_BYTES_MAX);
         let (firsts, lasts): (Vec<i64>, Vec<i64>) = page.ranges.iter().copied().unzip();
         let one_range = layout.shard.is_none() && page.ranges.len() == 1;
         let (first, last) = page.ranges.first().copied().unwrap_or((0, -1));
@@ -290,10 +439,7 @@ impl PostgresStore {
             (Some(shard), None) => layout.all_there_is(shard, &page.due),
             (Some(shard), Some(_)) => layout.a_stretch(shard, &page.due),
         };
-        let mut statement = Statement::new(&sql)
-            .with(&max_message, Type::INT4)
-            .with(&page.max_bytes, Type::INT8)
-            .with(&page.limit, Type::INT8);
+        let mut statement = Statement::new(&sql).with(&page.inline_bytes, Type::INT4).with(&page.limit, Type::INT8);
         statement = if one_range {
             statement.with(&first, Type::INT8).with(&last, Type::INT8)
         } else {
@@ -318,8 +464,7 @@ impl PostgresStore {
         let held = slot.take(&self.dialer).await?;
         let answers = held.link.read(&self.dialer.begin_read, &statements).await;
         let answers = held.give_back(answers)?;
-        let limit = u64::from(max_message.unsigned_abs());
-        let found = answers.first().into_iter().flatten().map(|row| found(row, limit)).collect::<StoreResult<_>>()?;
+        let found = answers.first().into_iter().flatten().map(found).collect::<StoreResult<_>>()?;
         let scheduled = match answers.get(1).and_then(|rows| rows.first()) {
             Some(row) => u32::try_from(get::<i64>(row, 0)?).unwrap_or(u32::MAX),
             None => 0,
@@ -331,7 +476,8 @@ impl PostgresStore {
 /// What one statement reads.
 struct Page<'a> {
     limit: i64,
-    max_bytes: i64,
+    /// Payloads and headers up to this size come along.
+    inline_bytes: i32,
     shards: &'a [i16],
     ranges: &'a [(i64, i64)],
     stretch: Option<i64>,
@@ -341,18 +487,30 @@ struct Page<'a> {
     count: bool,
 }
 
-fn found(row: &tokio_postgres::Row, max_message_bytes: u64) -> StoreResult<Found> {
-    let text = |column| Ok::<_, StoreError>(get::<Option<Raw<'_>>>(row, column)?.map(|t| t.0.to_vec()));
+fn inline_bytes(max_bytes: usize, limit: u32, max_message_bytes: u64) -> i32 {
+    let each = (max_bytes as u64 / u64::from(limit.max(1))).min(max_message_bytes);
+    i32::try_from(each).unwrap_or(i32::MAX)
+}
+
+fn bytes_of(row: &tokio_postgres::Row, column: usize) -> StoreResult<Option<Vec<u8>>> {
+    Ok(get::<Option<Raw<'_>>>(row, column)?.map(|raw| raw.0.to_vec()))
+}
+
+fn found(row: &tokio_postgres::Row) -> StoreResult<Found> {
+    let bytes = |column| Ok::<_, StoreError>(get::<Option<i32>>(row, column)?.map_or(0, |n| unsigned(n.into())));
+    let (payload_bytes, header_bytes) = (bytes(6)?, bytes(7)?);
+    let (headers, payload) = (bytes_of(row, 9)?, bytes_of(row, 10)?);
+    let whole = (headers.is_some() || header_bytes == 0) && (payload.is_some() || payload_bytes == 0);
     let raw = RawRow {
         seq: unsigned(get(row, 0)?),
         shard: u16::try_from(get::<i16>(row, 1)?).unwrap_or_default(),
-        id: text(2)?,
-        topic: text(3)?,
-        key: text(4)?,
-        headers: text(5)?,
-        payload_bytes: unsigned(get::<i32>(row, 6)?.into()),
-        created_at_us: get::<Micros>(row, 7)?.0,
-        payload: get::<Option<Raw<'_>>>(row, 10)?.map_or_else(Bytes::new, |p| Bytes::copy_from_slice(p.0)),
+        id: bytes_of(row, 2)?,
+        topic: bytes_of(row, 3)?,
+        key: bytes_of(row, 4)?,
+        headers,
+        payload_bytes,
+        created_at_us: get::<Micros>(row, 5)?.0,
+        payload: payload.map_or_else(Bytes::new, Bytes::from),
     };
-    Ok(Found { over: get(row, 8)?, beyond: get(row, 9)?, row: raw.into_row(max_message_bytes) })
+    Ok(Found { raw, header_bytes, whole, beyond: get(row, 8)? })
 }

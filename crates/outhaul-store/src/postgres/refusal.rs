@@ -80,7 +80,8 @@ fn client_error(error: &Error) -> StoreError {
 /// Whether the session is over after this error: no answer came, or the server closes the connection after it.
 pub(super) fn ends_session(error: &Error) -> bool {
     error.as_db_error().is_none_or(|refusal| {
-        matches!(refusal.parsed_severity(), Some(Severity::Fatal | Severity::Panic)) || refusal.code().code().starts_with("08")
+        matches!(refusal.parsed_severity(), Some(Severity::Fatal | Severity::Panic))
+            || refusal.code().code().starts_with("08")
     })
 }
 

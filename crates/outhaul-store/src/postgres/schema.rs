@@ -78,12 +78,14 @@ fn outbox(options: &StoreOptions, plan: &InitPlan, version: i32) -> Table {
   toast.autovacuum_vacuum_cost_delay = 0, toast.vacuum_truncate = false"
     );
     let name = options.outbox();
-    let create = format!(
-        "CREATE TABLE IF NOT EXISTS {} (\n  {}\n) WITH (\n{storage}\n)",
-        quoted(&name),
-        columns.join(",\n  ")
-    );
-    Table { name, about: "the hot table: applications INSERT, the relay takes rows away", statements: vec![create], columns: Vec::new() }
+    let create =
+        format!("CREATE TABLE IF NOT EXISTS {} (\n  {}\n) WITH (\n{storage}\n)", quoted(&name), columns.join(",\n  "));
+    Table {
+        name,
+        about: "the hot table: applications INSERT, the relay takes rows away",
+        statements: vec![create],
+        columns: Vec::new(),
+    }
 }
 
 /// The tables of the relay. Values that are compressed already are stored as they are: EXTERNAL.
@@ -281,7 +283,8 @@ impl PostgresStore {
     async fn make_missing(&self, held: &Held<'_>, plan: &InitPlan) -> StoreResult<Vec<String>> {
         let tables = tables(&self.options, plan, self.dialer.version());
         let names: Vec<String> = tables.iter().map(|t| quoted(&t.name)).collect();
-        let there = "SELECT to_regclass(n) IS NOT NULL FROM unnest($1::text[]) WITH ORDINALITY t(n, place) ORDER BY place";
+        let there =
+            "SELECT to_regclass(n) IS NOT NULL FROM unnest($1::text[]) WITH ORDINALITY t(n, place) ORDER BY place";
         let statements = [Statement::new(INIT_LOCK), Statement::new(there).with(&names, Type::TEXT_ARRAY)];
         let answers = held.link.begin(&self.dialer.begin_write, &statements).await.map_err(|f| f.error)?;
         let there: Vec<bool> =
@@ -308,4 +311,31 @@ pub(super) fn adopt(options: &StoreOptions) -> String {
 /// A table's name as a literal that is looked up with the search path.
 pub(super) fn regclass(name: &str) -> String {
     format!("to_regclass({})", literal(&quoted(name)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn postgresql_12_gets_no_function_or_setting_of_a_later_one() {
+        let options = StoreOptions::new("postgres://u@h/d");
+        let plan = InitPlan { shards: 4, ..InitPlan::default() };
+        for (version, later) in [(120_000, false), (130_000, true), (170_002, true)] {
+            let ddl = print(&options, &plan, version);
+            assert_eq!(ddl.contains("gen_random_uuid"), later, "{version}");
+            assert_eq!(ddl.contains("autovacuum_vacuum_insert_threshold"), later, "{version}");
+        }
+    }
+
+    #[test]
+    fn columns_are_those_of_the_ddl() {
+        let (tables, columns) = needed(&StoreOptions::new("postgres://u@h/d"));
+        let of = |table: &str| -> Vec<&str> {
+            tables.iter().zip(&columns).filter(|(t, _)| *t == table).map(|(_, c)| c.as_str()).collect()
+        };
+        assert_eq!(of("outbox_meta"), ["name", "value"]);
+        assert_eq!(of("outbox_lease"), ["shard", "owner", "epoch", "expires_at"]);
+        assert!(of("outbox").is_empty());
+    }
 }

@@ -27,7 +27,7 @@ macro_rules! own_cases {
                 open_neighbours_of_a_run_are_not_waited_for open_neighbours_of_single_rows_are_not_waited_for
                 applications_do_not_wait_for_a_checkpoint owners_do_not_wait_for_each_other
                 pruning_does_not_wait_for_a_checkpoint a_lock_is_waited_for_within_its_limit
-                rows_read_but_not_moved_stay
+                rows_read_but_not_moved_stay numbers_given_again_delete_nothing
             }
         }
     };

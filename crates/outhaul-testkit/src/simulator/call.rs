@@ -318,7 +318,9 @@ impl World {
             let owner = &open.checkpoint.owner;
             let parts = open.checkpoint.shards.iter().zip(&applied.outcomes);
             let line = parts
-                .map(|(s, o)| format!(" [shard {} epoch {} #{} {}..{} {o:?}]", s.shard, s.epoch, s.number, s.base, s.log_end()))
+                .map(|(s, o)| {
+                    format!(" [shard {} epoch {} #{} {}..{} {o:?}]", s.shard, s.epoch, s.number, s.base, s.log_end())
+                })
                 .collect::<String>();
             let line = format!("{owner} commits a checkpoint:{line}");
             self.note(|| line);
@@ -361,5 +363,4 @@ impl World {
             }
         }
     }
-
 }

@@ -31,7 +31,7 @@ impl World {
                     lane.shard, lane.epoch, batch.limit_ms
                 ));
             }
-            if !self.db.is_proven(lane.shard, lane.epoch) {
+            if !self.db.is_proven(lane.shard, lane.epoch) && !self.has_been_restored {
                 return Err(format!("{owner} sends before a checkpoint of epoch {} has committed", lane.epoch));
             }
         }
@@ -65,14 +65,23 @@ impl World {
     }
 
     /// A process is told what became of a batch.
-    pub(super) fn note_outcomes(&mut self, process: usize, lane: Lane, messages: &[Arc<Message>], outcomes: &[Outcome]) {
+    pub(super) fn note_outcomes(
+        &mut self,
+        process: usize,
+        lane: Lane,
+        messages: &[Arc<Message>],
+        outcomes: &[Outcome],
+    ) {
         for (n, m) in messages.iter().enumerate() {
             let Some(number) = number_of(&m.id) else { continue };
             match outcomes.get(n) {
                 Some(Outcome::Delivered(_)) => {
                     let p = &mut self.processes[process];
                     if p.owned.get(&lane.shard) == Some(&lane.epoch) {
-                        p.acknowledged.entry((lane.shard, lane.epoch)).or_default().insert((lane.destination.0, number));
+                        p.acknowledged
+                            .entry((lane.shard, lane.epoch))
+                            .or_default()
+                            .insert((lane.destination.0, number));
                     }
                 }
                 Some(Outcome::DestinationDown(_) | Outcome::Rejected(_)) => {}

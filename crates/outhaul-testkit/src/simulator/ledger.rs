@@ -94,7 +94,16 @@ impl Ledger {
         let defect = Message::from_row(row.clone(), Default::default(), destinations).defect.is_some();
         let at = AtDestination { refused: defect, ..AtDestination::default() };
         let at = vec![at; self.destinations.len()];
-        self.entries.push(Entry { row, key, written: Written::Open, committed_at: 0, destinations, rejected_by, stubborn_at, at });
+        self.entries.push(Entry {
+            row,
+            key,
+            written: Written::Open,
+            committed_at: 0,
+            destinations,
+            rejected_by,
+            stubborn_at,
+            at,
+        });
     }
 
     pub(super) fn committed(&mut self, numbers: &[MessageNumber], now: u64) {
@@ -162,7 +171,8 @@ impl Ledger {
             // One that was given up lets later ones go on at once. If the process is killed before that is stored, it is
             // tried again, and comes after them: the policy has given up order around it.
             let revived = !self.blocks_key(destination) && self.may_be_dead(number, destination);
-            let what = format!("order of key k{key} at destination {destination}: m{number} is stored after later ones");
+            let what =
+                format!("order of key k{key} at destination {destination}: m{number} is stored after later ones");
             return if revived { Ok(()) } else { Err(what) };
         }
         // All that was committed before it must be there, or be given up where later ones may go on.
@@ -174,7 +184,9 @@ impl Ledger {
                 || (!self.blocks_key(destination) && self.may_be_dead(*before, destination))
         };
         if let Some(before) = self.by_key[key][from..place].iter().find(|n| !settled(n)) {
-            return Err(format!("order of key k{key} at destination {destination}: m{number} is stored before m{before}"));
+            return Err(format!(
+                "order of key k{key} at destination {destination}: m{number} is stored before m{before}"
+            ));
         }
         self.dealt_with[key][d] = place;
         Ok(())

@@ -84,7 +84,8 @@ pub fn run(scenario: &Scenario, seed: u64, deliberate: Option<Deliberate>) -> Re
         Err(failure) => match World::new(scenario, seed, deliberate, trace_lines()).run(seed) {
             Err(traced) if traced.what == failure.what => Err(Box::new(traced)),
             other => {
-                let what = format!("{} (and not the same way when repeated: {:?})", failure.what, other.map_err(|f| f.what));
+                let what =
+                    format!("{} (and not the same way when repeated: {:?})", failure.what, other.map_err(|f| f.what));
                 Err(Box::new(Failure { what, ..failure }))
             }
         },

@@ -49,7 +49,9 @@ impl UnderWay {
             Command::Checkpoint(_) | Command::Confirm(_) => Self::Checkpoint,
             Command::Recover { shard, epoch } => Self::Recovery(*shard, *epoch),
             Command::ReadLog { shard, epoch, destination, .. } => Self::Log(*shard, *epoch, destination.0),
-            Command::ReadParked { shard, epoch, destination, .. } => Self::Parked(*shard, *epoch, destination.0, ticket),
+            Command::ReadParked { shard, epoch, destination, .. } => {
+                Self::Parked(*shard, *epoch, destination.0, ticket)
+            }
             Command::Send { shard, epoch, destination, batch } => {
                 Self::Send(*shard, *epoch, destination.0, batch.slot, batch.batch)
             }

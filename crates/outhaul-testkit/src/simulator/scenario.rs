@@ -100,8 +100,15 @@ pub struct SinkChances {
 
 const QUIET_APPLICATION: ApplicationChances =
     ApplicationChances { transactions: (20, 80), rollback: 0, long: 0, defect: 0, unrouted: 0, jump: 20 };
-const QUIET_DATABASE: DatabaseChances =
-    DatabaseChances { failure: 0, not_written: 0, unknown: 0, slow: 20, outages: (0, 0), truncates: (0, 0), restores: (0, 0) };
+const QUIET_DATABASE: DatabaseChances = DatabaseChances {
+    failure: 0,
+    not_written: 0,
+    unknown: 0,
+    slow: 20,
+    outages: (0, 0),
+    truncates: (0, 0),
+    restores: (0, 0),
+};
 const QUIET_SINKS: SinkChances = SinkChances {
     retry: 0,
     lost_ack: 0,
@@ -241,7 +248,11 @@ impl Scenario {
     pub(super) fn forbids_duplicates(&self) -> bool {
         let s = &self.sinks;
         let failing = s.lost_ack + s.twice + s.cut + s.late > 0 || s.hangs.1 > 0;
-        !failing && self.crashes.1 == 0 && self.pauses.1 == 0 && self.database.outages.1 == 0 && self.database.failure == 0
+        !failing
+            && self.crashes.1 == 0
+            && self.pauses.1 == 0
+            && self.database.outages.1 == 0
+            && self.database.failure == 0
     }
 }
 

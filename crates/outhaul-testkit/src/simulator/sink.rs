@@ -71,7 +71,9 @@ impl ModelSink {
             let outcome = match (place >= cut_at, after_failed) {
                 (true, _) => Outcome::Unknown(no("connection lost")),
                 (false, true) => Outcome::Retry { reason: no("not attempted"), after_ms: None },
-                (false, false) => self.attempt(number_of(&m.id).unwrap_or_default(), now, dice, ledger, &mut answered.stored),
+                (false, false) => {
+                    self.attempt(number_of(&m.id).unwrap_or_default(), now, dice, ledger, &mut answered.stored)
+                }
             };
             if !matches!(outcome, Outcome::Delivered(_)) {
                 failed.extend(key);
@@ -82,7 +84,14 @@ impl ModelSink {
         answered
     }
 
-    fn attempt(&self, number: usize, now: u64, dice: &mut Dice, ledger: &mut Ledger, stored: &mut Vec<usize>) -> Outcome {
+    fn attempt(
+        &self,
+        number: usize,
+        now: u64,
+        dice: &mut Dice,
+        ledger: &mut Ledger,
+        stored: &mut Vec<usize>,
+    ) -> Outcome {
         let entry = &mut ledger.entries[number];
         let at = &mut entry.at[usize::from(self.index.0)];
         if entry.rejected_by == Some(self.index) {

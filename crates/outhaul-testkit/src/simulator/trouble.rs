@@ -102,7 +102,8 @@ impl World {
                 self.database_goes(outage)
             }
             Trouble::Down | Trouble::Hang => {
-                let (sink, until) = (self.dice.place(self.sinks.len()), self.now + self.dice.between((20 * MS, 3 * SECOND)));
+                let (sink, until) =
+                    (self.dice.place(self.sinks.len()), self.now + self.dice.between((20 * MS, 3 * SECOND)));
                 match trouble {
                     Trouble::Down => self.sinks[sink].down_until = until,
                     _ => self.sinks[sink].hangs_until = until,

@@ -44,7 +44,9 @@ impl World {
     fn may_stay(&self, shard: &Shard, entry: &ParkedEntry) -> bool {
         let before = || {
             let of_lane = shard.parked.values().filter(|(e, _)| e.destination == entry.destination);
-            of_lane.map(|(e, _)| e).any(|e| e.key == entry.key && e.position < entry.position && e.state == ParkedState::Dead)
+            of_lane
+                .map(|(e, _)| e)
+                .any(|e| e.key == entry.key && e.position < entry.position && e.state == ParkedState::Dead)
         };
         match entry.state {
             ParkedState::Dead => true,
@@ -130,7 +132,10 @@ impl World {
         }
         let Some((shard, position)) = self.db.place(number) else { return Err(format!("m{number} is not in the log")) };
         let message = self.db.read_log(shard, position, 1);
-        if message.first().is_none_or(|m| m.seq != entry.row.seq || m.payload != entry.row.payload || m.key != entry.row.key) {
+        if message
+            .first()
+            .is_none_or(|m| m.seq != entry.row.seq || m.payload != entry.row.payload || m.key != entry.row.key)
+        {
             return Err(format!("m{number} is in the log otherwise than it was written"));
         }
         if entry.destinations.is_empty() {
@@ -153,7 +158,9 @@ impl World {
                 (Some(p), false) if p.state == ParkedState::Waiting => {}
                 _ => {
                     let stored = entry.at[d].stored;
-                    return Err(format!("m{number} at {name}: stored {stored} times, receipt {receipt}, parked {parked:?}"));
+                    return Err(format!(
+                        "m{number} at {name}: stored {stored} times, receipt {receipt}, parked {parked:?}"
+                    ));
                 }
             }
         }
@@ -175,7 +182,8 @@ impl World {
                 for lane in &shard.lanes {
                     let name = &self.limits.destinations[usize::from(lane.destination.0)].name;
                     let of = |state| {
-                        let of_lane = tables.parked.values().filter(|(e, _)| e.destination == *name && e.state == state);
+                        let of_lane =
+                            tables.parked.values().filter(|(e, _)| e.destination == *name && e.state == state);
                         of_lane.count() as u64
                     };
                     let shown = (lane.parked.retrying, lane.parked.waiting, lane.parked.dead);

@@ -29,7 +29,9 @@ async fn debezium(flavour: Flavour) -> Fixture {
 }
 
 fn insert(id: &str, n: u32) -> String {
-    format!("INSERT INTO events (id, aggregatetype, aggregateid, type, payload) VALUES ('{id}', 'b\u{fc}ro', 'k{n}', 't', '{{\"n\": {n}}}')")
+    format!(
+        "INSERT INTO events (id, aggregatetype, aggregateid, type, payload) VALUES ('{id}', 'b\u{fc}ro', 'k{n}', 't', '{{\"n\": {n}}}')"
+    )
 }
 
 /// One ALTER TABLE, which the error prints, adopts a table made for Debezium's outbox router; text in another character

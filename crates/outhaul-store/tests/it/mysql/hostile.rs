@@ -23,10 +23,19 @@ async fn on(server: &OwnServer, shards: u16) -> Fixture {
 /// B4, S8: SERIALIZABLE, no autocommit, another time zone, another sql_mode, and safe updates by default. The relay's
 /// sessions are its own, and nothing is missed, waited for or shifted in time.
 pub async fn a_server_with_other_ideas(flavour: Flavour) {
-    let isolation = if flavour == Flavour::MariaDb { "transaction-isolation=SERIALIZABLE" } else { "transaction_isolation=SERIALIZABLE" };
+    let isolation = if flavour == Flavour::MariaDb {
+        "transaction-isolation=SERIALIZABLE"
+    } else {
+        "transaction_isolation=SERIALIZABLE"
+    };
     let server = OwnServer::start(
         flavour,
-        &[isolation, "default-time-zone=+09:30", "sql-mode=ANSI_QUOTES,NO_BACKSLASH_ESCAPES,PIPES_AS_CONCAT", "init-connect=SET sql_safe_updates = 1, autocommit = 0"],
+        &[
+            isolation,
+            "default-time-zone=+09:30",
+            "sql-mode=ANSI_QUOTES,NO_BACKSLASH_ESCAPES,PIPES_AS_CONCAT",
+            "init-connect=SET sql_safe_updates = 1, autocommit = 0",
+        ],
     )
     .await;
     let f = on(&server, 4).await;
@@ -34,7 +43,9 @@ pub async fn a_server_with_other_ideas(flavour: Flavour) {
     let mut owner = f.owner("one").await;
     // As the servers' own root, which skips init_connect: an application in another time zone.
     let mut application = f.database.session().await;
-    application.execute("SET time_zone = '-07:00'; SET autocommit = 1; SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED").await;
+    application
+        .execute("SET time_zone = '-07:00'; SET autocommit = 1; SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
+        .await;
     application.execute(&f.insert_sql(&(0..40).map(AppRow::nth).collect::<Vec<_>>())).await;
     application
         .execute("INSERT INTO outbox (id, topic, payload, available_at) VALUES ('due', 't', 'p', NOW(6) - INTERVAL 1 MINUTE), ('later', 't', 'p', NOW(6) + INTERVAL 1 HOUR)")
@@ -50,8 +61,13 @@ pub async fn a_server_with_other_ideas(flavour: Flavour) {
     open.execute("COMMIT").await;
     let left = f.read_all().await;
     assert_eq!(left.iter().map(|row| row.id.as_str()).collect::<Vec<_>>(), ["m100"]);
-    let quoted = NewRow { id: Some("it's \\ \"quoted\"".into()), topic: "t\\'".into(), key: Some("\\".into()), ..NewRow::default() };
-    f.store.enqueue(&[quoted.clone()]).await.expect("enqueue");
+    let quoted = NewRow {
+        id: Some("it's \\ \"quoted\"".into()),
+        topic: "t\\'".into(),
+        key: Some("\\".into()),
+        ..NewRow::default()
+    };
+    f.store.enqueue(std::slice::from_ref(&quoted)).await.expect("enqueue");
     let rows = f.read_all().await;
     let row = rows.iter().find(|row| Some(&row.id) == quoted.id.as_ref()).expect("the row");
     assert_eq!((&row.topic, &row.key), (&quoted.topic, &quoted.key));
@@ -76,7 +92,8 @@ pub async fn packets_may_be_small(flavour: Flavour) {
         std::iter::repeat_with(&mut next).take(bytes).collect()
     };
     for n in 0..60u64 {
-        f.insert(&(0..50).map(|k| AppRow::nth(n * 100 + k).with_payload(noise(n * 100 + k, 300))).collect::<Vec<_>>()).await;
+        f.insert(&(0..50).map(|k| AppRow::nth(n * 100 + k).with_payload(noise(n * 100 + k, 300))).collect::<Vec<_>>())
+            .await;
         if n % 2 == 0 {
             f.database.execute(&format!("BEGIN;{}ROLLBACK", f.insert_sql(&[AppRow::nth(0)]))).await;
         }
@@ -90,7 +107,8 @@ pub async fn packets_may_be_small(flavour: Flavour) {
     let all = f.read_all().await;
     assert_eq!(all.len(), 3_005);
     // All ways of deleting: by range, and, where every second one stays, by name.
-    let odd: Vec<_> = all.iter().enumerate().filter(|(n, _)| *n < 1_000 && n % 2 == 1).map(|(_, row)| row.clone()).collect();
+    let odd: Vec<_> =
+        all.iter().enumerate().filter(|(n, _)| *n < 1_000 && n % 2 == 1).map(|(_, row)| row.clone()).collect();
     owner.move_rows(f.store.as_ref(), &odd).await;
     owner.move_all(&f).await;
     assert!(f.hot().await.is_empty());
@@ -101,7 +119,8 @@ pub async fn packets_may_be_small(flavour: Flavour) {
         logged += f.log(shard).await.len();
     }
     assert_eq!(logged, 3_005);
-    let rows: Vec<NewRow> = (0..500).map(|n| NewRow { topic: "t".into(), payload: noise(n, 400).into(), ..NewRow::default() }).collect();
+    let rows: Vec<NewRow> =
+        (0..500).map(|n| NewRow { topic: "t".into(), payload: noise(n, 400).into(), ..NewRow::default() }).collect();
     assert_eq!(f.store.enqueue(&rows).await.expect("enqueue").len(), 500);
     let prune = outhaul_store::PruneRequest { owner: "p".into(), retention_ms: 0, merge_after_ms: None, step: 10_000 };
     f.database.execute("UPDATE outbox_log SET moved_at = moved_at - INTERVAL 1 HOUR; UPDATE outbox_receipt SET created_at = created_at - INTERVAL 1 HOUR").await;
@@ -130,7 +149,9 @@ pub async fn a_payload_larger_than_a_packet_is_parked(flavour: Flavour) {
     let server = OwnServer::start(flavour, &["max_allowed_packet=64M"]).await;
     let f = on(&server, 1).await;
     f.insert_series(0..1).await;
-    f.database.execute("INSERT INTO outbox (id, topic, msg_key, payload) VALUES ('huge', 't', 'k', REPEAT('x', 33554432))").await;
+    f.database
+        .execute("INSERT INTO outbox (id, topic, msg_key, payload) VALUES ('huge', 't', 'k', REPEAT('x', 33554432))")
+        .await;
     f.insert_series(1..2).await;
     f.database.execute("SET GLOBAL max_allowed_packet = 1048576").await;
     // Sessions keep what they began with.

@@ -167,7 +167,10 @@ pub async fn a_session_leaves_nothing_behind(flavour: Flavour) {
     f.store.checkpoint(&fenced).await.expect("checkpoint");
     f.store.status().await.expect("status");
     f.store.resolved(outhaul_core::message::Seq(1)).await.expect("resolved");
-    f.store.prune(&outhaul_store::PruneRequest { owner: "p".into(), retention_ms: 0, merge_after_ms: Some(0), step: 9 }).await.expect("prune");
+    f.store
+        .prune(&outhaul_store::PruneRequest { owner: "p".into(), retention_ms: 0, merge_after_ms: Some(0), step: 9 })
+        .await
+        .expect("prune");
     let open = "SELECT COUNT(*) FROM information_schema.innodb_trx t JOIN information_schema.processlist p \
                 ON p.id = t.trx_mysql_thread_id WHERE p.db = DATABASE() AND p.id <> CONNECTION_ID()";
     assert_eq!(f.database.query_u64(open).await, 0);

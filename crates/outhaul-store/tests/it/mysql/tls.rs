@@ -23,7 +23,8 @@ pub async fn a_password_is_checked_over_plain_tcp(flavour: Flavour) {
     let error = outhaul_store::open(StoreOptions::new(wrong)).await.err().expect("a wrong password");
     assert_eq!(error.kind, StoreErrorKind::Authentication, "{error}");
     assert!(!error.message.contains("wr0ng"));
-    let error = outhaul_store::open(StoreOptions::new(format!("{url}_not_there"))).await.err().expect("no such database");
+    let error =
+        outhaul_store::open(StoreOptions::new(format!("{url}_not_there"))).await.err().expect("no such database");
     assert!(matches!(error.kind, StoreErrorKind::Permission | StoreErrorKind::Configuration), "{error}");
 }
 

@@ -216,3 +216,24 @@ pub async fn rows_read_but_not_moved_stay(flavour: Flavour) {
         assert_eq!(f.log_ids(shard).await.len(), 59);
     }
 }
+
+/// B5: numbers that were given again, to rows that nobody has read, delete nothing: by range, too. One row of many that
+/// is another one by now is enough.
+pub async fn numbers_given_again_delete_nothing(flavour: Flavour) {
+    for shards in [1, 4] {
+        for strange in [0..60, 30..31] {
+            let f = fixture(flavour, shards).await;
+            let mut owner = f.owner("one").await;
+            f.insert(&(0..60).map(all_of_key).collect::<Vec<_>>()).await;
+            let rows = f.read_all().await;
+            f.truncate().await;
+            let row = |n| if strange.contains(&n) { all_of_key(n + 1_000) } else { all_of_key(n) };
+            f.insert(&(0..60).map(row).collect::<Vec<_>>()).await;
+            let part = owner.part(rows[0].shard, &rows);
+            assert_eq!(owner.write(f.store.as_ref(), vec![part]).await, [ShardOutcome::Mismatch]);
+            assert_eq!(f.hot().await.len(), 60);
+            owner.move_all(&f).await;
+            assert_eq!(f.log_ids(rows[0].shard).await[30], "m1030");
+        }
+    }
+}

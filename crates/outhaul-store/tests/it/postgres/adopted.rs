@@ -32,12 +32,24 @@ async fn a_debezium_table_is_adopted_by_the_alter_that_the_error_names() {
              ('6f3c4f2e-0000-4000-8000-000000000003', 'order', '8', 'OrderCreated', '{\"n\": 3}')",
         )
         .await;
-    let row = NewRow { id: Some("6f3c4f2e-0000-4000-8000-000000000004".into()), topic: "order".into(), key: Some("9".into()), payload: "[]".into(), ..NewRow::default() };
-    assert_eq!(f.store.enqueue(&[row.clone()]).await.unwrap(), [row.id.clone().unwrap()]);
-    assert_eq!(f.store.enqueue(&[NewRow { headers: Some("{}".into()), ..row }]).await.unwrap_err().kind, StoreErrorKind::Configuration);
+    let row = NewRow {
+        id: Some("6f3c4f2e-0000-4000-8000-000000000004".into()),
+        topic: "order".into(),
+        key: Some("9".into()),
+        payload: "[]".into(),
+        ..NewRow::default()
+    };
+    assert_eq!(f.store.enqueue(std::slice::from_ref(&row)).await.unwrap(), [row.id.clone().unwrap()]);
+    assert_eq!(
+        f.store.enqueue(&[NewRow { headers: Some("{}".into()), ..row }]).await.unwrap_err().kind,
+        StoreErrorKind::Configuration
+    );
     let rows = f.read_all().await;
     assert_eq!(rows.len(), 4);
-    assert_eq!((rows[0].topic.as_str(), rows[0].key.as_deref(), rows[0].payload.as_ref()), ("order", Some("7"), &b"{\"n\": 1}"[..]));
+    assert_eq!(
+        (rows[0].topic.as_str(), rows[0].key.as_deref(), rows[0].payload.as_ref()),
+        ("order", Some("7"), &b"{\"n\": 1}"[..])
+    );
     assert!(rows[1].payload.is_empty() && rows[1].defect.is_none());
     f.owner("one").await.move_all(&f).await;
     assert_eq!(f.database.query_u64("SELECT count(*) FROM outboxevent").await, 0);
@@ -64,7 +76,8 @@ async fn a_table_without_an_index_or_sequence_of_its_own_works_and_is_warned_abo
     let rows = f.read_all().await;
     assert_eq!((rows[0].id.as_str(), rows[0].topic.as_str(), rows[0].payload.len()), ("", "", 0));
     assert_eq!(rows[0].defect, Some(outhaul_core::message::Defect::NoTopic));
-    let age_us = f.database.query_u64("SELECT (extract(epoch FROM now()) * 1000000)::bigint").await as i64 - rows[1].created_at_us;
+    let age_us = f.database.query_u64("SELECT (extract(epoch FROM now()) * 1000000)::bigint").await as i64
+        - rows[1].created_at_us;
     assert!((0..60_000_000).contains(&age_us), "{age_us}");
     f.owner("one").await.move_all(&f).await;
     assert_eq!(f.count("outbox").await, 0);
@@ -103,7 +116,8 @@ async fn the_printed_grants_are_enough() {
     g.store.enqueue(&[NewRow { topic: "t".into(), ..NewRow::default() }]).await.unwrap();
     g.store.status().await.unwrap();
     g.store.find("m0", None).await.unwrap();
-    let request = outhaul_store::PruneRequest { owner: "one".into(), retention_ms: 0, merge_after_ms: Some(0), step: 10 };
+    let request =
+        outhaul_store::PruneRequest { owner: "one".into(), retention_ms: 0, merge_after_ms: Some(0), step: 10 };
     assert!(g.store.prune(&request).await.unwrap().ran);
     let mut f = g;
 

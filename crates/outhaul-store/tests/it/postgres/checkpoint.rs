@@ -13,7 +13,8 @@ use outhaul_testkit::store_suite::{AppRow, Fixture, Owner};
 
 use super::until;
 
-const WAITING: &str = "SELECT count(*) > 0 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'";
+const WAITING: &str =
+    "SELECT count(*) > 0 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'";
 
 /// The same database through a proxy.
 async fn through_proxy(f: &Fixture, change: impl FnOnce(&mut StoreOptions)) -> (Proxy, Arc<dyn Store>) {
@@ -27,7 +28,10 @@ async fn through_proxy(f: &Fixture, change: impl FnOnce(&mut StoreOptions)) -> (
 #[tokio::test]
 async fn an_open_row_is_not_waited_for_and_waits_for_nothing() {
     for shards in [1, 4] {
-        let f = Fixture::with(Flavour::Postgres, InitPlan { shards, ..InitPlan::default() }, |o| o.lock_timeout = Duration::from_millis(200)).await;
+        let f = Fixture::with(Flavour::Postgres, InitPlan { shards, ..InitPlan::default() }, |o| {
+            o.lock_timeout = Duration::from_millis(200)
+        })
+        .await;
         let mut owner = f.owner("one").await;
         f.insert_series([0]).await;
         let mut open = f.database.session().await;
@@ -68,7 +72,12 @@ async fn b5_rows_that_took_over_a_number_are_not_deleted() {
     let rows = f.read_all().await;
     f.truncate().await;
     // The first half as it was, the second one with other ids.
-    f.insert(&(0..8).map(|n| if n < 4 { AppRow::nth(n) } else { AppRow::nth(n).with_id(Some(&format!("x{n}"))) }).collect::<Vec<_>>()).await;
+    f.insert(
+        &(0..8)
+            .map(|n| if n < 4 { AppRow::nth(n) } else { AppRow::nth(n).with_id(Some(&format!("x{n}"))) })
+            .collect::<Vec<_>>(),
+    )
+    .await;
     let strange: Vec<ShardId> = rows[4..].iter().map(|row| row.shard).collect();
     let parts = f.shards().into_iter().map(|shard| owner.part(shard, &rows)).collect();
     let outcomes = owner.write(f.store.as_ref(), parts).await;
@@ -139,7 +148,8 @@ async fn a_connection_that_ends_before_the_commit_leaves_nothing_behind() {
 
 #[tokio::test]
 async fn a_lock_is_waited_for_within_its_limit_and_the_connection_stays() {
-    let f = Fixture::with(Flavour::Postgres, InitPlan::default(), |o| o.lock_timeout = Duration::from_millis(100)).await;
+    let f =
+        Fixture::with(Flavour::Postgres, InitPlan::default(), |o| o.lock_timeout = Duration::from_millis(100)).await;
     f.insert_series(0..2).await;
     let owner = f.owner("one").await;
     let checkpoint = owner.checkpoint(vec![owner.part(ShardId(0), &f.read_all().await)]);

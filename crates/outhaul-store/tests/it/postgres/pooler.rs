@@ -123,9 +123,7 @@ async fn serve(mut client: Messages, pool: Arc<Pool>) {
         return;
     }
     loop {
-        let Some(first) = client.next(1) else {
-            if client.more().await { continue } else { return }
-        };
+        let Some(first) = client.next(1) else { if client.more().await { continue } else { return } };
         if first[0] == b'X' {
             return;
         }
@@ -213,20 +211,31 @@ async fn b3_nothing_needs_a_session() {
         let (rows, resolved) = tokio::join!(f.read_all(), f.store.resolved(Seq(0)));
         assert_eq!(rows.len(), 21);
         assert!(resolved.unwrap() >= rows[0].seq);
-        let age_us = f.database.query_u64("SELECT (extract(epoch FROM now()) * 1000000)::bigint").await as i64 - rows[20].created_at_us;
+        let age_us = f.database.query_u64("SELECT (extract(epoch FROM now()) * 1000000)::bigint").await as i64
+            - rows[20].created_at_us;
         assert!((0..60_000_000).contains(&age_us), "{age_us}");
         owner.move_rows(f.store.as_ref(), &rows).await;
     }
     f.store.status().await.unwrap();
     assert_eq!(f.store.find("m1", None).await.unwrap().len(), 1);
-    f.store.prune(&PruneRequest { owner: "one".into(), retention_ms: 0, merge_after_ms: Some(0), step: 100 }).await.unwrap();
+    f.store
+        .prune(&PruneRequest { owner: "one".into(), retention_ms: 0, merge_after_ms: Some(0), step: 100 })
+        .await
+        .unwrap();
     assert_eq!(f.store.recover(ShardId(0)).await.unwrap().next_number, 5);
 
     let inbox = inbox::open(options, 2).await.unwrap();
     inbox.init().await.unwrap();
     inbox.inspect().await.unwrap();
-    let message = inbox::InboxMessage { id: "a".into(), topic: "t".into(), key: None, headers: None, payload: "x".into(), position: "0:1".into() };
-    assert_eq!(inbox.deliver(0, "c", &[message.clone()]).await.unwrap(), [inbox::InboxOutcome::Stored]);
+    let message = inbox::InboxMessage {
+        id: "a".into(),
+        topic: "t".into(),
+        key: None,
+        headers: None,
+        payload: "x".into(),
+        position: "0:1".into(),
+    };
+    assert_eq!(inbox.deliver(0, "c", std::slice::from_ref(&message)).await.unwrap(), [inbox::InboxOutcome::Stored]);
     assert_eq!(inbox.deliver(1, "c", &[message]).await.unwrap(), [inbox::InboxOutcome::Duplicate]);
 
     assert_eq!(*pool.violations.lock().unwrap(), Vec::<String>::new());

@@ -74,7 +74,8 @@ async fn l1_a_late_commit_is_found() {
     let mut late = f.database.session().await;
     late.execute(&format!("BEGIN; {}", f.insert_sql(&[AppRow::nth(0)]))).await;
     f.insert_series(1..4).await;
-    let above_the_mark = ReadRequest { ranges: vec![Run { first: 1, last: 1 }, Run { first: 5, last: u64::MAX }], ..f.everything() };
+    let above_the_mark =
+        ReadRequest { ranges: vec![Run { first: 1, last: 1 }, Run { first: 5, last: u64::MAX }], ..f.everything() };
     assert_eq!(f.read_all().await.len(), 3);
     assert_eq!(f.read(&above_the_mark).await.rows.len(), 0);
     late.execute("COMMIT").await;
@@ -88,7 +89,9 @@ async fn b1_a_held_snapshot_costs_a_poll_nothing() {
     for shards in [1, 4] {
         let f = Fixture::with(Flavour::Postgres, InitPlan { shards, ..InitPlan::default() }, |_| {}).await;
         f.database
-            .execute("INSERT INTO outbox (topic, msg_key, payload) SELECT 't', n::text, '' FROM generate_series(1, 20000) n")
+            .execute(
+                "INSERT INTO outbox (topic, msg_key, payload) SELECT 't', n::text, '' FROM generate_series(1, 20000) n",
+            )
             .await;
         let mut holder = f.database.session().await;
         holder.execute("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM outbox").await;
@@ -101,7 +104,8 @@ async fn b1_a_held_snapshot_costs_a_poll_nothing() {
         let before = session.query_u64(touched).await;
         let reader = f.another_store().await;
         for _ in 0..3 {
-            let request = ReadRequest { ranges: vec![Run { first: 20_001, last: u64::MAX }], limit: 2_000, ..f.everything() };
+            let request =
+                ReadRequest { ranges: vec![Run { first: 20_001, last: u64::MAX }], limit: 2_000, ..f.everything() };
             assert_eq!(reader.read(&request).await.unwrap().rows.len(), 5);
         }
         // A session tells its counts when it ends.
@@ -120,9 +124,24 @@ async fn b1_a_held_snapshot_costs_a_poll_nothing() {
 async fn b4_the_servers_isolation_level_does_not_matter() {
     for level in ["serializable", "repeatable read"] {
         let f = Fixture::sharded(Flavour::Postgres).await;
-        f.database.execute(&format!("ALTER DATABASE {} SET default_transaction_isolation = '{level}'", f.database.name())).await;
+        f.database
+            .execute(&format!("ALTER DATABASE {} SET default_transaction_isolation = '{level}'", f.database.name()))
+            .await;
+        // The server itself says in which level the store's transactions write.
+        f.database
+            .execute(
+                "CREATE FUNCTION check_level() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN \
+                   IF current_setting('transaction_isolation') <> 'read committed' THEN RAISE 'written as %', current_setting('transaction_isolation'); END IF; \
+                   RETURN NEW; END $$; \
+                 CREATE TRIGGER level BEFORE INSERT ON outbox_receipt FOR EACH ROW EXECUTE FUNCTION check_level(); \
+                 CREATE TRIGGER level BEFORE UPDATE ON outbox_lease FOR EACH ROW EXECUTE FUNCTION check_level()",
+            )
+            .await;
         let store = f.another_store().await;
-        let mut owner = f.owner("one").await;
+        let g = Fixture { store, ..f };
+        let mut owner = g.owner("one").await;
+        let Fixture { store, .. } = &g;
+        let f = &g;
         for n in 0..5 {
             // A writer in the same level that reads what a checkpoint takes away.
             let mut app = f.database.session().await;
@@ -169,7 +188,9 @@ async fn rows_that_are_not_due_are_counted_and_left() {
 async fn texts_that_are_not_utf8_are_read_and_moved_like_any_other() {
     let f = Fixture::empty(Flavour::Postgres, |_| {}).await;
     let name = format!("{}_ascii", f.database.name());
-    f.database.execute(&format!("CREATE DATABASE {name} ENCODING 'SQL_ASCII' LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0")).await;
+    f.database
+        .execute(&format!("CREATE DATABASE {name} ENCODING 'SQL_ASCII' LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0"))
+        .await;
     let url = f.database.url.replace(f.database.name(), &name);
     let store = outhaul_store::open(StoreOptions::new(&url)).await.unwrap();
     store.init(&InitPlan { shards: 4, payload: PayloadType::Text, ..InitPlan::default() }).await.unwrap();
@@ -206,8 +227,12 @@ async fn texts_that_are_not_utf8_are_read_and_moved_like_any_other() {
 #[tokio::test]
 async fn payloads_of_every_type_come_as_bytes() {
     for (payload, column) in [(PayloadType::Text, "text"), (PayloadType::Json, "jsonb"), (PayloadType::Json, "json")] {
-        let f = Fixture::with(Flavour::Postgres, InitPlan { payload, ..InitPlan::default() }, |o| o.max_message_bytes = 60).await;
-        f.database.execute(&format!("ALTER TABLE outbox ALTER COLUMN payload TYPE {column} USING payload::{column}")).await;
+        let f =
+            Fixture::with(Flavour::Postgres, InitPlan { payload, ..InitPlan::default() }, |o| o.max_message_bytes = 60)
+                .await;
+        f.database
+            .execute(&format!("ALTER TABLE outbox ALTER COLUMN payload TYPE {column} USING payload::{column}"))
+            .await;
         let info = f.another_store().await.inspect().await.unwrap();
         assert_eq!(info.payload, payload, "{column}");
         f.database.execute("INSERT INTO outbox (id, topic, payload) VALUES ('a', 't', '{\"n\": 1}')").await;

@@ -1,7 +1,7 @@
 //! What holds `resolved` back, and what does not.
 
 use outhaul_core::message::Seq;
-use outhaul_store::{InitPlan};
+use outhaul_store::InitPlan;
 use outhaul_testkit::servers::{Flavour, OwnServer};
 use outhaul_testkit::store_suite::{AppRow, Fixture};
 
@@ -42,7 +42,9 @@ async fn a_transaction_that_never_touched_the_outbox_holds_nothing_back() {
     let f = fixture().await;
     f.database.execute("CREATE TABLE orders (n int)").await;
     let mut foreign = f.database.session().await;
-    foreign.execute("BEGIN ISOLATION LEVEL REPEATABLE READ; INSERT INTO orders VALUES (1); SELECT count(*) FROM outbox").await;
+    foreign
+        .execute("BEGIN ISOLATION LEVEL REPEATABLE READ; INSERT INTO orders VALUES (1); SELECT count(*) FROM outbox")
+        .await;
     f.insert_series(0..3).await;
     assert_eq!(resolved(&f).await, 3);
     // Nor does the table of the same name in another schema.

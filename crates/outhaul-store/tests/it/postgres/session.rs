@@ -84,7 +84,12 @@ async fn a_server_that_was_killed_is_found_again() {
     let database = server.database().await;
     let store = outhaul_store::open(StoreOptions::new(database.url.clone())).await.unwrap();
     store.init(&InitPlan { shards: 4, ..InitPlan::default() }).await.unwrap();
-    let f = Fixture { options: StoreOptions::new(database.url.clone()), plan: InitPlan { shards: 4, ..InitPlan::default() }, store, database };
+    let f = Fixture {
+        options: StoreOptions::new(database.url.clone()),
+        plan: InitPlan { shards: 4, ..InitPlan::default() },
+        store,
+        database,
+    };
     let mut owner = f.owner("one").await;
     f.insert(&(0..20).map(AppRow::nth).collect::<Vec<_>>()).await;
     let rows = f.read_all().await;

@@ -26,7 +26,8 @@ impl Database {
         for s in &c.shards {
             let outcome = self.judge(c, s)?;
             if outcome == ShardOutcome::Written {
-                self.write(c, s, ledger, &mut applied).map_err(|why| format!("checkpoint of shard {}: {why}", s.shard))?;
+                self.write(c, s, ledger, &mut applied)
+                    .map_err(|why| format!("checkpoint of shard {}: {why}", s.shard))?;
             }
             applied.outcomes.push(outcome);
         }
@@ -73,7 +74,13 @@ impl Database {
         Ok(())
     }
 
-    fn write(&mut self, c: &Checkpoint, s: &ShardCheckpoint, ledger: &Ledger, applied: &mut Applied) -> Result<(), String> {
+    fn write(
+        &mut self,
+        c: &Checkpoint,
+        s: &ShardCheckpoint,
+        ledger: &Ledger,
+        applied: &mut Applied,
+    ) -> Result<(), String> {
         self.check_runs(s)?;
         if s.moved.iter().enumerate().any(|(n, m)| m.position.0 != s.base.0 + n as u64 || m.shard != s.shard) {
             return Err("positions are not consecutive".into());
@@ -119,7 +126,13 @@ impl Database {
     }
 
     /// Every position that a lane calls settled must be delivered, parked or not routed to it, and stay settled.
-    fn check_lanes(&mut self, c: &Checkpoint, shard: ShardId, ledger: &Ledger, applied: &mut Applied) -> Result<(), String> {
+    fn check_lanes(
+        &mut self,
+        c: &Checkpoint,
+        shard: ShardId,
+        ledger: &Ledger,
+        applied: &mut Applied,
+    ) -> Result<(), String> {
         let tables = &mut self.shards[usize::from(shard.0)];
         let Some(newest) = tables.receipts.last() else { return Ok(()) };
         for (d, name) in c.destinations.iter().enumerate() {
@@ -129,7 +142,8 @@ impl Database {
             let at = |p: u64| usize::try_from(p).ok().and_then(|p| tables.log.get(p));
             for receipt in receipts {
                 let p = receipt.position.0;
-                let message = at(p).ok_or_else(|| format!("a receipt of {name} at {p}, where the log has not got to"))?;
+                let message =
+                    at(p).ok_or_else(|| format!("a receipt of {name} at {p}, where the log has not got to"))?;
                 let number = number_of(&message.id).unwrap_or(usize::MAX);
                 if ledger.entries.get(number).is_none_or(|e| e.at[d].stored == 0) {
                     return Err(format!("a receipt of {name} for {}, which it does not have", message.id));
@@ -154,7 +168,10 @@ impl Database {
                 let routed = message.destinations.iter().any(|i| usize::from(i.0) == d);
                 let parked = tables.parked.contains_key(&(name.clone(), Position(p)));
                 if routed && !parked && !tables.receipted[d].contains(p) {
-                    return Err(format!("lane {name} calls {} settled, which is neither delivered nor parked", message.id));
+                    return Err(format!(
+                        "lane {name} calls {} settled, which is neither delivered nor parked",
+                        message.id
+                    ));
                 }
             }
             tables.settled[d] = settled;

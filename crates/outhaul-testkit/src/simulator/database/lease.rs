@@ -24,7 +24,12 @@ impl Database {
     }
 
     /// Carries a round out: all of it, or only what `does` says of heartbeat, renewals, releases, acquisitions.
-    pub(in crate::simulator) fn lease_round(&mut self, now: u64, round: &Round, mut does: impl FnMut() -> bool) -> LeaseReport {
+    pub(in crate::simulator) fn lease_round(
+        &mut self,
+        now: u64,
+        round: &Round,
+        mut does: impl FnMut() -> bool,
+    ) -> LeaseReport {
         let ttl_us = self.ttl_us;
         if does() {
             match round.leave {
