@@ -1,7 +1,5 @@
 //! The sinks, each against the real thing: the conformance suite, and what is special about it.
 
-// Clippy knows tests by their attribute; here everything is one.
-#![allow(clippy::expect_used, clippy::unwrap_used)]
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 #[cfg(feature = "file")]
