@@ -10,7 +10,7 @@ use crate::faults::Fault;
 use crate::instance::{Event, Recovered};
 use crate::intake::{Intake, ReadToken};
 use crate::lane::{Lane, LaneShare};
-use crate::message::{Epoch, Message, Position, Row, Seq, ShardId};
+use crate::message::{Defect, Epoch, Message, Position, Row, Seq, ShardId};
 use crate::parked::{ParkedEntry, ParkedState, ParkedWrite};
 use crate::receipt::{LaneState, ReceiptRow};
 use crate::runs::{Run, Runs};
@@ -185,6 +185,16 @@ impl Pipeline {
                 last_failed_at_us: now.wall_us,
             };
             self.unrouted.push(ParkedWrite::Insert { entry, message: message.clone() });
+        }
+        if let Some(defect @ Defect::TooLarge { .. }) = &message.defect {
+            // Its payload is in the outbox row and nowhere else: every lane must park it in the checkpoint that deletes
+            // the row, however far behind the lane may be.
+            let what = defect.to_string();
+            for (index, lane) in config.indexes().zip(&mut self.lanes) {
+                if destinations.contains(index) {
+                    lane.park_defective(&message, &what, now, events);
+                }
+            }
         }
         let weight = message.weight();
         self.unmoved_bytes += weight;

@@ -2,168 +2,18 @@
 
 use super::{
     Cadence, CheckpointAnswer, Command, Event, InCheckpoint, Instance, Mode, Owned, Phase, ReadKind, Recovered,
-    UntilEmpty, Writing,
+    UntilEmpty, Writing, leases::LEASE_SPACING_MS,
 };
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::checkpoint::{Checkpoint, ShardOutcome};
 use crate::config::Now;
 use crate::faults::Fault;
 use crate::intake::{ReadToken, Taken};
-use crate::lease::{self, LeaseReport};
 use crate::message::{Epoch, Position, Row, Seq, ShardId};
 use crate::pipeline::Pipeline;
 
-/// Two lease rounds are never closer than this, milliseconds.
-const LEASE_SPACING_MS: u64 = 50;
-
 impl Instance {
-    pub(super) fn drain(&mut self) {
-        if self.mode == Mode::Running {
-            self.mode = Mode::Draining;
-            self.leases.next_at_us = 0; // Say so at once: others need not count on this instance.
-        }
-    }
-
-    // ---- leases ----------------------------------------------------------------------------------------------------
-
-    pub(super) fn on_leases(&mut self, now: Now, report: Option<LeaseReport>) {
-        self.leases.under_way = false;
-        let Some(report) = report else {
-            if self.mode == Mode::Leaving {
-                self.stop(); // The leases expire by themselves.
-                return;
-            }
-            self.leases.failures += 1;
-            let wait = self.jitter.backoff_ms(self.leases.failures, self.config.settings.store_backoff_ms);
-            self.leases.next_at_us = now.after_ms(wait);
-            return;
-        };
-        if self.mode == Mode::Leaving {
-            self.stop();
-            return;
-        }
-        self.leases.failures = 0;
-        let until_us = self.leases.began_at_us.saturating_add(self.config.settings.lease_ttl_ms * 1_000);
-        let mine: BTreeMap<ShardId, Epoch> = report
-            .leases
-            .iter()
-            .filter(|l| l.owner.as_deref() == Some(&self.config.owner))
-            .map(|l| (l.shard, l.epoch))
-            .collect();
-        let lost: Vec<(ShardId, Epoch)> =
-            self.shards.iter().map(|(s, o)| (*s, o.epoch)).filter(|(s, epoch)| mine.get(s) != Some(epoch)).collect();
-        for (shard, epoch) in lost {
-            if self.releasing.contains(&(shard, epoch)) {
-                self.forget(shard);
-                self.commands.push_back(Command::Event(Event::Released { shard }));
-            } else {
-                self.fence(shard);
-            }
-        }
-        for (shard, epoch) in mine {
-            match self.shards.get_mut(&shard) {
-                Some(owned) => owned.lease_until_us = until_us,
-                None => {
-                    // Which round acquired it is not known: the next one renews it, and soon.
-                    let (newest, _) = self.had.entry(shard).or_default();
-                    let phase = match epoch > *newest {
-                        true => Phase::Recovering { under_way: false, retry_at_us: 0, failures: 0 },
-                        false => Phase::LetGo,
-                    };
-                    *newest = epoch.max(*newest);
-                    self.shards.insert(shard, Owned { epoch, lease_until_us: 0, phase });
-                    self.leases.next_at_us = self.leases.began_at_us.saturating_add(LEASE_SPACING_MS * 1_000);
-                    self.commands.push_back(Command::Event(Event::Acquired { shard, epoch }));
-                }
-            }
-        }
-        self.report = report;
-        self.report_at_us = self.leases.began_at_us;
-        self.first_report_at_us.get_or_insert(self.report_at_us);
-        if self.mode == Mode::Running {
-            for shard in lease::plan(&self.report, &self.config.owner).hand_over {
-                if let Some(Owned { phase: Phase::Running(p), .. }) = self.shards.get_mut(&shard)
-                    && !p.draining
-                {
-                    p.draining = true;
-                    self.commands.push_back(Command::Event(Event::HandingOver { shard }));
-                }
-            }
-        }
-    }
-
-    fn fence(&mut self, shard: ShardId) {
-        if let Some(owned) = self.shards.get(&shard) {
-            self.commands.push_back(Command::Event(Event::Fenced { shard, epoch: owned.epoch }));
-        }
-        self.forget(shard);
-    }
-
-    /// Gives up a shard with all that was held of it.
-    fn forget(&mut self, shard: ShardId) {
-        if let Some(Owned { phase: Phase::Running(p), .. }) = self.shards.remove(&shard) {
-            self.intake.forget(p.unmoved_seqs());
-        }
-    }
-
-    fn releasable(&self) -> Vec<(ShardId, Epoch)> {
-        let drained = self.pipelines().filter(|(_, p)| p.is_drained()).map(|(s, p)| (s, p.epoch));
-        let idle = self.shards.iter().filter(|(_, o)| match o.phase {
-            Phase::Recovering { under_way, .. } => self.mode != Mode::Running && !under_way,
-            Phase::LetGo => true,
-            Phase::Running(_) => false,
-        });
-        drained.chain(idle.map(|(s, o)| (*s, o.epoch))).collect()
-    }
-
-    fn drive_leases(&mut self, now: Now) {
-        if self.leases.under_way || matches!(self.mode, Mode::Leaving | Mode::Stopped) {
-            return;
-        }
-        let release = self.releasable();
-        let plan = if self.mode == Mode::Running {
-            lease::plan(&self.report, &self.config.owner)
-        } else {
-            lease::LeasePlan::default()
-        };
-        let leave = self.mode == Mode::Draining && release.len() == self.shards.len() && self.checkpoint.is_none();
-        let soon = leave || !release.is_empty() || !plan.acquire.is_empty();
-        let spaced = self.leases.began_at_us.saturating_add(LEASE_SPACING_MS * 1_000);
-        if now.mono_us < self.leases.next_at_us && !(soon && self.leases.failures == 0 && now.mono_us >= spaced) {
-            return;
-        }
-        let renew =
-            self.shards.iter().map(|(s, o)| (*s, o.epoch)).filter(|(s, e)| !release.contains(&(*s, *e))).collect();
-        self.releasing.clone_from(&release);
-        self.leases.under_way = true;
-        self.leases.began_at_us = now.mono_us;
-        self.leases.next_at_us = now.after_ms(self.config.settings.lease_interval_ms);
-        if leave {
-            self.mode = Mode::Leaving;
-        }
-        self.commands.push_back(Command::LeaseRound {
-            renew,
-            release,
-            acquire: plan.acquire,
-            draining: self.mode != Mode::Running,
-            leave,
-        });
-    }
-
-    fn stop(&mut self) {
-        self.mode = Mode::Stopped;
-        let shards: Vec<ShardId> = self.shards.keys().copied().collect();
-        for shard in shards {
-            self.forget(shard);
-            self.commands.push_back(Command::Event(Event::Released { shard }));
-        }
-        self.commands.push_back(Command::Stopped);
-    }
-
-    // ---- recovery --------------------------------------------------------------------------------------------------
-
     pub(super) fn on_recovered(&mut self, now: Now, shard: ShardId, epoch: Epoch, found: Option<Box<Recovered>>) {
         let reads_after = self.intake.last_token();
         let (config, backoff) = (&self.config, self.config.settings.store_backoff_ms);

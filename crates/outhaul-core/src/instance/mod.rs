@@ -19,6 +19,7 @@
 
 mod drive;
 mod event;
+mod leases;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -215,6 +215,8 @@ impl Lane {
         if let Some(last) = reached {
             self.cursor = Position(self.cursor.0.max(last.saturating_add(1)));
             self.ahead.remove_through(last);
+            // What was settled before it was taken is not taken any more.
+            self.next = self.next.max(self.cursor);
         }
     }
 

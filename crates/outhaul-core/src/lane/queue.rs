@@ -97,15 +97,7 @@ impl Lane {
         let blocked = block.and_then(|b| b.entries.front()).is_some_and(|e| e.entry.position < message.position);
         // Before all else: it must not be sent either when what blocks its key is gone.
         if let Some(defect) = &message.defect {
-            let reason = Reason::new("OUT-4002", defect.to_string());
-            events.push(Event::Dead {
-                shard: self.shard,
-                destination: self.index,
-                position: message.position,
-                reason: reason.clone(),
-            });
-            // Messages of its key that are in the slot are older: they go first, and what follows waits for this one.
-            return self.park(message, ParkedState::Dead, 0, &reason, 0, now);
+            return self.park_defective(&message, &defect.to_string(), now, events);
         }
         if blocked {
             let reason = Reason::new("OUT-4009", "waits behind a parked message of its key");
@@ -115,6 +107,15 @@ impl Lane {
         self.queued_bytes += message.weight();
         let slot = self.config.slotting.slot(&message);
         self.slots.entry(slot).or_default().queue.push_back(Item::new(message, false, 0));
+    }
+
+    /// Parks a message that cannot be sent as it is. Messages of its key that are in a slot or not taken yet are older:
+    /// they go first, and what follows waits for this one.
+    pub(crate) fn park_defective(&mut self, message: &Arc<Message>, what: &str, now: Now, events: &mut Vec<Event>) {
+        let reason = Reason::new("OUT-4002", what);
+        let (shard, destination, position) = (self.shard, self.index, message.position);
+        events.push(Event::Dead { shard, destination, position, reason: reason.clone() });
+        self.park(message.clone(), ParkedState::Dead, 0, &reason, 0, now);
     }
 
     /// Begins a batch in every slot that has something to send and none under way.

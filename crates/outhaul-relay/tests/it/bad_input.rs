@@ -106,3 +106,35 @@ async fn cannot_start(flavour: Flavour) {
     ends(&mut bench, url, "OUT-1007").await;
     assert_eq!(sink.calls(), 0);
 }
+
+on_each!(l5_too_large_and_a_lagging_lane: all);
+
+/// L5: the payload of a row that is too large is kept for every lane in the transaction that deletes the row, also for
+/// a lane that is behind, and also when the row is moved before the owner has sent anything.
+async fn l5_too_large_and_a_lagging_lane(flavour: Flavour) {
+    let mut bench = Bench::with(flavour, |o| o.max_message_bytes = 1_000).await;
+    bench.settings.window_bytes = 1;
+    let (fast, slow) = (ScriptedSink::by_key(2), ScriptedSink::by_key(2));
+    slow.otherwise(outhaul_testkit::scripted::Answer::Down);
+    let big = "y".repeat(5_000);
+    let large = |id: &str| {
+        format!(
+            "INSERT INTO outbox (id, topic, msg_key, payload) VALUES ('{id}', 'order-created', 'big-{id}', '{big}')"
+        )
+    };
+    bench.database.execute(&large("before")).await;
+    let relay = bench.relay(&[&fast, &slow]).await;
+    bench.insert_many(0..20).await;
+    fast.wait_stored(20).await;
+    bench.database.execute(&large("while-down")).await;
+    bench.insert_many(20..40).await;
+    fast.wait_stored(40).await;
+    bench.wait("all moved", |s| s.iter().all(|s| s.hot_rows == 0)).await;
+    slow.otherwise(outhaul_testkit::scripted::Answer::Ok);
+    slow.wait_stored(40).await;
+    bench.wait_settled().await;
+    relay.drain().await;
+    let kept = "SELECT count(*) FROM outbox_parked WHERE length(oversize_payload) = 5000 AND state = 'dead'";
+    assert_eq!(bench.database.query_u64(kept).await, 4, "two rows for each of two lanes");
+    assert_eq!((fast.duplicates(), slow.duplicates()), (0, 0));
+}

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use outhaul_core::chunk;
 use outhaul_core::message::{Position, ShardId};
-use outhaul_store::{InitPlan, Store, StoreOptions};
+use outhaul_store::{InitPlan, Store, StoreError, StoreOptions};
 use outhaul_testkit::servers::Flavour;
 
 use crate::child::{DESTINATION, RelayProcess};
@@ -63,7 +63,7 @@ impl Scene {
         for shard in (0..self.shards).map(ShardId) {
             let mut from = self.log.get(&shard).copied().unwrap_or_default();
             loop {
-                let chunks = self.store.read_log(shard, from, 8 << 20).await.unwrap();
+                let chunks = patiently(|| self.store.read_log(shard, from, 8 << 20)).await;
                 if chunks.is_empty() {
                     break;
                 }
@@ -84,7 +84,7 @@ impl Scene {
     pub async fn fault_happened(&mut self) -> usize {
         let mut settled = BTreeMap::new();
         for shard in (0..self.shards).map(ShardId) {
-            let recovery = self.store.recover(shard).await.unwrap();
+            let recovery = patiently(|| self.store.recover(shard)).await;
             let lane = recovery.lanes.lanes.into_iter().map(|(s, _)| s).find(|s| s.destination == DESTINATION);
             settled.insert(shard, lane.unwrap_or_default());
         }
@@ -131,7 +131,7 @@ impl Scene {
     async fn wait_until_settled(&self, limit: Duration) {
         let done = async {
             loop {
-                let status = self.store.status().await.unwrap();
+                let status = patiently(|| self.store.status()).await;
                 let behind = |s: &outhaul_store::ShardStatus| s.lanes.lanes.iter().any(|(l, _)| l.cursor < s.log_end);
                 if status.iter().all(|s| s.hot_rows == 0 && !behind(s)) {
                     return;
@@ -183,4 +183,16 @@ impl Scene {
             );
         }
     }
+}
+
+/// Calls again while the database that was just started does not answer yet, or a kept connection turns out dead.
+async fn patiently<T, F: Future<Output = Result<T, StoreError>>>(call: impl Fn() -> F) -> T {
+    const TRIES: u32 = 50;
+    for _ in 0..TRIES {
+        match call().await {
+            Err(e) if e.kind.passes() => tokio::time::sleep(Duration::from_millis(100)).await,
+            answer => return answer.unwrap(),
+        }
+    }
+    panic!("the database does not answer");
 }

@@ -135,7 +135,7 @@ impl World {
         if client == Life::Killed && !(call.outlives_client() && self.dice.chance(500)) {
             return Ok(());
         }
-        if self.db_is_away() {
+        if self.db_is_away() || self.now < self.processes[process].cut_off_until {
             let refused = self.dice.chance(700);
             let delay = if refused { self.way_us() } else { CALL_LIMIT.saturating_sub(self.now - began) };
             self.answer_after(delay, process, ticket, call.failed());
@@ -351,6 +351,19 @@ impl World {
             self.checkpoint_ends(transaction)?;
         }
         Ok(())
+    }
+
+    /// The connection of a process is cut: its transaction goes on or not, and it is not told.
+    pub(super) fn checkpoint_is_not_answered(&mut self, process: usize) {
+        let commits = self.dice.chance(500);
+        let open = self.checkpoints.values_mut().find(|o| o.process == process);
+        let ticket = open.and_then(|open| {
+            open.commits &= commits;
+            open.answer_us.take().map(|_| open.ticket)
+        });
+        if let Some(ticket) = ticket {
+            self.answer_after(CALL_LIMIT, process, ticket, Input::Checkpointed(CheckpointAnswer::Unknown));
+        }
     }
 
     /// What becomes of a process's transaction when it is killed (perhaps rolled back) or paused (perhaps held open).

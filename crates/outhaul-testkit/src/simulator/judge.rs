@@ -69,9 +69,15 @@ impl World {
         &mut self,
         process: usize,
         lane: Lane,
+        began: u64,
         messages: &[Arc<Message>],
         outcomes: &[Outcome],
     ) {
+        let d = usize::from(lane.destination.0);
+        if outcomes.iter().any(|o| matches!(o, Outcome::Delivered(_))) {
+            self.sinks[d].acknowledged_at = Some(self.now);
+        }
+        let took_others = self.sinks[d].acknowledged_at.is_some_and(|at| at >= began);
         for (n, m) in messages.iter().enumerate() {
             let Some(number) = number_of(&m.id) else { continue };
             match outcomes.get(n) {
@@ -85,8 +91,10 @@ impl World {
                     }
                 }
                 Some(Outcome::DestinationDown(_) | Outcome::Rejected(_)) => {}
+                // Silence says something about a message only if the destination took others meanwhile.
+                Some(Outcome::Unknown(_)) | None if !took_others => {}
                 Some(Outcome::Retry { .. } | Outcome::Unknown(_)) | None => {
-                    self.ledger.entries[number].at[usize::from(lane.destination.0)].failures += 1;
+                    self.ledger.entries[number].at[d].failures += 1;
                 }
             }
         }

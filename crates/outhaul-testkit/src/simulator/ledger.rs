@@ -27,7 +27,7 @@ pub(super) struct AtDestination {
     pub(super) stored: u32,
     /// It was refused for good, or can not be sent as it is.
     pub(super) refused: bool,
-    /// Sends that were answered with a failure that may count.
+    /// Sends that were answered with a failure that counts, or may.
     pub(super) failures: u32,
 }
 

@@ -83,6 +83,8 @@ pub(super) struct Process {
     idle_ticks: (u64, u32),
     /// Deliveries that it was told of, by shard and epoch, since the shard was last recovered.
     pub(super) acknowledged: BTreeMap<(ShardId, Epoch), BTreeSet<(u8, MessageNumber)>>,
+    /// Until then it does not reach the database.
+    pub(super) cut_off_until: u64,
     /// Shards that it says are its own, and under which epoch.
     pub(super) owned: BTreeMap<ShardId, Epoch>,
     /// It is to stop once all that was committed before this moment is settled.
@@ -104,6 +106,7 @@ impl Process {
             tick: 0,
             idle_ticks: (0, 0),
             acknowledged: BTreeMap::new(),
+            cut_off_until: 0,
             owned: BTreeMap::new(),
             empties_since: None,
             drains: false,

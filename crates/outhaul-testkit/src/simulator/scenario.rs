@@ -27,6 +27,8 @@ pub struct Scenario {
     pub crashes: (u64, u64),
     /// Pauses for longer than a lease: nothing is handled, then everything at once.
     pub pauses: (u64, u64),
+    /// Times at which one process does not reach the database for about as long as its leases last.
+    pub cuts: (u64, u64),
     /// Clean stops; another process starts later.
     pub drains: (u64, u64),
     /// Processes run one at a time and stop by themselves once all that was committed before their start is settled.
@@ -129,6 +131,7 @@ impl Scenario {
         joins: (0, 2),
         crashes: (0, 0),
         pauses: (0, 0),
+        cuts: (0, 0),
         drains: (0, 2),
         until_empty: false,
         application: QUIET_APPLICATION,
@@ -196,10 +199,23 @@ impl Scenario {
         joins: (0, 2),
         crashes: (1, 4),
         pauses: (0, 3),
+        cuts: (0, 2),
         drains: (0, 2),
         application: ApplicationChances { rollback: 50, long: 20, ..QUIET_APPLICATION },
         database: DatabaseChances { unknown: 30, failure: 5, ..QUIET_DATABASE },
         sinks: SinkChances { retry: 20, lost_ack: 10, late: 20, rejected: 5, ..QUIET_SINKS },
+        ..Self::CALM
+    };
+
+    /// Shards that change hands all the time, with lease rounds that are lost and reads that are older than the owner.
+    pub const HANDOVERS: Self = Self {
+        name: "handovers",
+        processes: (2, 3),
+        joins: (2, 6),
+        crashes: (0, 0),
+        cuts: (1, 4),
+        drains: (2, 6),
+        database: DatabaseChances { failure: 80, slow: 150, ..QUIET_DATABASE },
         ..Self::CALM
     };
 
@@ -250,7 +266,7 @@ impl Scenario {
         let failing = s.lost_ack + s.twice + s.cut + s.late > 0 || s.hangs.1 > 0;
         !failing
             && self.crashes.1 == 0
-            && self.pauses.1 == 0
+            && self.pauses.1 + self.cuts.1 == 0
             && self.database.outages.1 == 0
             && self.database.failure == 0
     }

@@ -18,6 +18,8 @@ pub(super) struct ModelSink {
     latency_us: (u64, u64),
     pub(super) down_until: u64,
     pub(super) hangs_until: u64,
+    /// When anybody was last told that it took something.
+    pub(super) acknowledged_at: Option<u64>,
 }
 
 /// What a destination did with a batch.
@@ -36,7 +38,14 @@ impl ModelSink {
     pub(super) fn new(index: u8, chances: SinkChances, dice: &mut Dice) -> Self {
         let slow = dice.chance(250);
         let latency_us = if slow { (10 * MS, 80 * MS) } else { (300, 6 * MS) };
-        Self { index: DestinationIndex(index), chances, latency_us, down_until: 0, hangs_until: 0 }
+        Self {
+            index: DestinationIndex(index),
+            chances,
+            latency_us,
+            down_until: 0,
+            hangs_until: 0,
+            acknowledged_at: None,
+        }
     }
 
     /// How long a batch is on its way, and its answer back, microseconds.

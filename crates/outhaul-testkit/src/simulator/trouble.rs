@@ -16,6 +16,7 @@ pub(super) enum Trouble {
     Kill,
     Pause,
     Resume(usize),
+    Cut,
     Drain,
     Outage,
     Down,
@@ -36,6 +37,7 @@ impl World {
             (s.joins, Trouble::Start),
             (s.crashes, Trouble::Kill),
             (s.pauses, Trouble::Pause),
+            (s.cuts, Trouble::Cut),
             (s.drains, Trouble::Drain),
             (s.database.outages, Trouble::Outage),
             (s.database.truncates, Trouble::Truncate),
@@ -90,6 +92,14 @@ impl World {
                 Ok(())
             }
             Trouble::Resume(process) => self.resume(process),
+            Trouble::Cut => {
+                let Some(victim) = self.victim() else { return Ok(()) };
+                let ttl = self.limits.settings.lease_ttl_ms * MS;
+                let cut = self.dice.between((ttl / 4, 2 * ttl));
+                self.processes[victim].cut_off_until = self.now + cut;
+                self.checkpoint_is_not_answered(victim);
+                Ok(())
+            }
             Trouble::Drain => {
                 let Some(victim) = self.victim() else { return Ok(()) };
                 self.processes[victim].drains = true;
@@ -207,6 +217,7 @@ impl World {
         let database = &mut self.scenario.database;
         (database.failure, database.not_written, database.unknown, database.slow) = (0, 0, 0, 0);
         self.db_away_until = self.db_away_until.min(self.now);
+        self.processes.iter_mut().for_each(|p| p.cut_off_until = 0);
         for process in 0..self.processes.len() {
             self.resume(process)?;
         }

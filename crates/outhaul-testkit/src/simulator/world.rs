@@ -84,8 +84,8 @@ pub(super) struct World {
     pub(super) has_been_truncated: bool,
     pub(super) backup: Option<Box<Database>>,
     pub(super) checkpoints: BTreeMap<u64, OpenCheckpoint>,
-    /// Messages of sends without an answer.
-    sent: BTreeMap<u64, Vec<Arc<Message>>>,
+    /// Sends without an answer: when they began, and their messages.
+    sent: BTreeMap<u64, (u64, Vec<Arc<Message>>)>,
     pub(super) ledger: Ledger,
     pub(super) sinks: Vec<ModelSink>,
     pub(super) processes: Vec<Process>,
@@ -282,8 +282,8 @@ impl World {
         }
         if let Input::Answer { shard, epoch, destination, outcomes, batch, .. } = &input {
             let lane = Lane { shard: *shard, epoch: *epoch, destination: *destination };
-            let messages = self.sent.remove(&ticket).unwrap_or_default();
-            self.note_outcomes(process, lane, &messages, outcomes);
+            let (began, messages) = self.sent.remove(&ticket).unwrap_or_default();
+            self.note_outcomes(process, lane, began, &messages, outcomes);
             let owner = self.processes[process].owner.clone();
             let said = |o: &Outcome| match o {
                 Outcome::Delivered(_) => "delivered",
@@ -364,7 +364,7 @@ impl World {
         let outcomes = vec![Outcome::Unknown(Reason::new("OUT-4003", "no answer")); batch.messages.len()];
         let input = Input::Answer { shard, epoch, destination, slot: batch.slot, batch: batch.batch, outcomes };
         self.after(limit_us, Event::Answer { process, ticket, input });
-        self.sent.insert(ticket, batch.messages.clone());
+        self.sent.insert(ticket, (self.now, batch.messages.clone()));
         self.after(there_us, Event::Arrive { process, ticket, lane, batch, back_us });
         Ok(())
     }

@@ -46,6 +46,11 @@ fn owners() {
 }
 
 #[test]
+fn handovers() {
+    holds(&Scenario::HANDOVERS);
+}
+
+#[test]
 fn everything() {
     holds(&Scenario::EVERYTHING);
 }

@@ -38,7 +38,10 @@ async fn several_writers() {
             writers.push(tokio::spawn(async move {
                 sink.start().await.unwrap();
                 for batch in own.chunks(8) {
-                    sent(&sink, batch).await.unwrap();
+                    // A writer may wait too long for the others on a busy disk: then nothing of its batch is written.
+                    while let Err(code) = sent(&sink, batch).await {
+                        assert_eq!(code, "OUT-2008");
+                    }
                 }
                 sink.close().await;
             }));

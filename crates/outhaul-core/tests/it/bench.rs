@@ -1,0 +1,221 @@
+//! One instance with one shard and one destination, answered by hand.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use outhaul_core::checkpoint::{Checkpoint, ShardOutcome};
+use outhaul_core::config::{Config, DestinationConfig, LaneLimits, Now, Settings};
+use outhaul_core::destination::DestinationIndex;
+use outhaul_core::instance::{CheckpointAnswer, Command, Event, Input, Instance, ReadKind, Recovered};
+use outhaul_core::lane::{SendBatch, Slotting};
+use outhaul_core::lease::{InstanceRow, LeaseReport, LeaseRow};
+use outhaul_core::message::{Epoch, Position, Row, Seq, ShardId};
+use outhaul_core::parked::ParkedWrite;
+use outhaul_core::receipt::{Outcome, Reason, Receipt};
+use outhaul_core::route::{Route, Routes};
+
+pub const SHARD: ShardId = ShardId(0);
+pub const LANE: DestinationIndex = DestinationIndex(0);
+
+/// A row of the topic that is routed.
+pub fn row(seq: u64, key: &str) -> Row {
+    Row {
+        seq: Seq(seq),
+        shard: SHARD,
+        id: format!("m{seq}"),
+        topic: "t".into(),
+        key: Some(key.into()),
+        headers: None,
+        payload: Bytes::new(),
+        created_at_us: 0,
+        defect: None,
+    }
+}
+
+pub fn delivered() -> Outcome {
+    Outcome::Delivered(Receipt::default())
+}
+
+pub fn retry() -> Outcome {
+    Outcome::Retry { reason: Reason::new("OUT-9001", "not now"), after_ms: None }
+}
+
+pub fn down() -> Outcome {
+    Outcome::DestinationDown(Reason::new("OUT-9001", "down"))
+}
+
+pub fn rejected() -> Outcome {
+    Outcome::Rejected(Reason::new("OUT-9001", "never"))
+}
+
+/// The database answers everything at once, but for what a test holds back; sends are answered by the test.
+pub struct Bench {
+    pub instance: Instance,
+    pub now: Now,
+    /// Committed rows of the outbox.
+    pub table: Vec<Row>,
+    /// Sends without an answer.
+    pub sends: VecDeque<(Epoch, SendBatch)>,
+    pub events: Vec<Event>,
+    pub checkpoints: Vec<Arc<Checkpoint>>,
+    /// Owner, epoch and whether it has expired, as the next lease round shows them.
+    pub lease: (Option<String>, u64, bool),
+    /// Whether lease rounds are left without an answer.
+    pub leases_held: bool,
+    /// Whether rescans read now and are answered later; what they read.
+    pub rescans_held: bool,
+    pub rescan: Option<Input>,
+    /// What becomes of the next checkpoint.
+    pub outcome: ShardOutcome,
+    pub log_end: u64,
+    pub number: u64,
+    pub ticks: u32,
+    pub stopped: bool,
+}
+
+impl Bench {
+    pub fn new(limits: LaneLimits, slotting: Slotting) -> Self {
+        let settings = Settings { lease_ttl_ms: 10_000, lease_interval_ms: 1_000, ..Settings::default() };
+        let destinations = vec![DestinationConfig { name: "d".into(), slotting, limits }];
+        let routes = Routes::new(vec![Route { pattern: "t".into(), to: vec![LANE] }]);
+        Self {
+            instance: Instance::new(Config::new("me".into(), settings, destinations.into(), routes, 1)),
+            now: Now { mono_us: 1_000_000, wall_us: 1_700_000_000_000_000 },
+            table: Vec::new(),
+            sends: VecDeque::new(),
+            events: Vec::new(),
+            checkpoints: Vec::new(),
+            lease: (Some("me".into()), 1, false),
+            leases_held: false,
+            rescans_held: false,
+            rescan: None,
+            outcome: ShardOutcome::Written,
+            log_end: 0,
+            number: 0,
+            ticks: 0,
+            stopped: false,
+        }
+    }
+
+    /// One that runs its shard.
+    pub fn running(limits: LaneLimits, slotting: Slotting) -> Self {
+        let mut bench = Self::new(limits, slotting);
+        bench.give(Input::Tick);
+        bench.pass_ms(100);
+        assert!(bench.instance.view().iter().any(|s| s.running));
+        bench
+    }
+
+    pub fn give(&mut self, input: Input) {
+        self.instance.handle(self.now, input);
+        while let Some(command) = self.instance.next_command() {
+            if let Some(answer) = self.answer(command) {
+                self.instance.handle(self.now, answer);
+            }
+        }
+    }
+
+    /// Lets time pass, with a tick whenever one is due.
+    pub fn pass_ms(&mut self, ms: u64) {
+        let end = self.now.mono_us + ms * 1_000;
+        while let Some(at) = self.instance.deadline_us(self.now).filter(|at| *at <= end) {
+            self.to(at);
+            self.ticks += 1;
+            self.give(Input::Tick);
+        }
+        self.to(end);
+    }
+
+    fn to(&mut self, mono_us: u64) {
+        self.now.wall_us += (mono_us - self.now.mono_us) as i64;
+        self.now.mono_us = mono_us;
+    }
+
+    /// Answers the oldest send.
+    pub fn answer_send(&mut self, outcomes: Vec<Outcome>) {
+        let (epoch, batch) = self.sends.pop_front().expect("nothing is sent");
+        assert_eq!(batch.messages.len(), outcomes.len(), "{batch:?}");
+        let (slot, batch) = (batch.slot, batch.batch);
+        self.give(Input::Answer { shard: SHARD, epoch, destination: LANE, slot, batch, outcomes });
+    }
+
+    /// The ids of each send without an answer.
+    pub fn sent(&self) -> Vec<Vec<&str>> {
+        self.sends.iter().map(|(_, b)| b.messages.iter().map(|m| m.id.as_str()).collect()).collect()
+    }
+
+    pub fn report(&self) -> LeaseReport {
+        let (owner, epoch, expired) = self.lease.clone();
+        LeaseReport {
+            leases: vec![LeaseRow { shard: SHARD, owner, epoch: Epoch(epoch), expired }],
+            instances: vec![InstanceRow { owner: "me".into(), draining: false }],
+        }
+    }
+
+    fn answer(&mut self, command: Command) -> Option<Input> {
+        Some(match command {
+            Command::LeaseRound { .. } if self.leases_held => return None,
+            Command::LeaseRound { release, acquire, .. } => {
+                if release.contains(&(SHARD, Epoch(self.lease.1))) {
+                    self.lease.0 = None;
+                } else if acquire.contains(&SHARD) && (self.lease.0.is_none() || self.lease.2) {
+                    self.lease = (Some("me".into()), self.lease.1 + 1, false);
+                }
+                Input::Leases(Some(self.report()))
+            }
+            Command::Recover { shard, epoch } => {
+                let (log_end, next_number) = (Position(self.log_end), self.number);
+                let lanes = self.checkpoints.last().map(|c| c.shards[0].receipts.clone()).unwrap_or_default();
+                let found = Recovered { log_end, next_number, lanes, parked: Vec::new() };
+                Input::Recovered { shard, epoch, found: Some(Box::new(found)) }
+            }
+            Command::Read { token, kind, ranges, .. } => {
+                let inside = |r: &&Row| ranges.iter().any(|run| run.first <= r.seq.0 && r.seq.0 <= run.last);
+                let input =
+                    Input::Rows { token, rows: Some((self.table.iter().filter(inside).cloned().collect(), false)) };
+                if kind == ReadKind::Rescan && self.rescans_held {
+                    self.rescan = Some(input);
+                    return None;
+                }
+                input
+            }
+            Command::Resolve { .. } => Input::Resolved(self.table.iter().map(|r| r.seq).max()),
+            Command::Checkpoint(checkpoint) => {
+                if self.outcome == ShardOutcome::Written {
+                    let moved = &checkpoint.shards[0].moved;
+                    self.table.retain(|r| moved.iter().all(|m| m.seq != r.seq));
+                    self.log_end += moved.len() as u64;
+                    self.number += 1;
+                }
+                self.checkpoints.push(checkpoint);
+                let outcome = std::mem::replace(&mut self.outcome, ShardOutcome::Written);
+                Input::Checkpointed(CheckpointAnswer::Committed(vec![outcome]))
+            }
+            Command::Send { epoch, batch, .. } => {
+                self.sends.push_back((epoch, batch));
+                return None;
+            }
+            Command::Event(event) => {
+                self.events.push(event);
+                return None;
+            }
+            Command::Stopped => {
+                self.stopped = true;
+                return None;
+            }
+            Command::ReadParked { shard, epoch, destination, positions } => {
+                let parked = self.checkpoints.iter().flat_map(|c| &c.shards[0].parked);
+                let messages = parked.filter_map(|write| match write {
+                    ParkedWrite::Insert { message, .. } if positions.contains(&message.position) => {
+                        Some(message.clone())
+                    }
+                    _ => None,
+                });
+                Input::Parked { shard, epoch, destination, messages: Some(messages.collect()), positions }
+            }
+            // A test that gets here wants more of a database than this is.
+            other => panic!("not answered: {other:?}"),
+        })
+    }
+}
