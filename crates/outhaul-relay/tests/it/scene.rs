@@ -88,6 +88,8 @@ impl Scene {
             let lane = recovery.lanes.lanes.into_iter().map(|(s, _)| s).find(|s| s.destination == DESTINATION);
             settled.insert(shard, lane.unwrap_or_default());
         }
+        // What the relay had written to its sockets by then still arrives. It takes a moment, well under the lease.
+        tokio::time::sleep(Duration::from_millis(200)).await;
         let arrived: HashSet<String> = self.collector.arrivals.lock().unwrap().ids.clone();
         self.read_log().await;
         let is_settled = |id: &String| {
