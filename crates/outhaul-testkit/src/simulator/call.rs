@@ -315,6 +315,9 @@ impl World {
         self.db.unlock(transaction);
         let answer = if open.commits {
             let applied = self.db.apply(&open.checkpoint, &self.ledger)?;
+            for (number, destinations) in &applied.moved {
+                self.ledger.entries[*number].destinations = *destinations;
+            }
             let owner = &open.checkpoint.owner;
             let parts = open.checkpoint.shards.iter().zip(&applied.outcomes);
             let line = parts

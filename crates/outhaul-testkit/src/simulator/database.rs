@@ -65,6 +65,8 @@ pub(super) struct Database {
     ttl_us: u64,
     /// Where each message stands in the log.
     places: HashMap<MessageNumber, (ShardId, Position)>,
+    /// Names of the destinations, by the numbers of the run.
+    names: Arc<[String]>,
     /// Whether chunks and receipts go through their codecs.
     encoded: bool,
     /// Whether numbers of the sequence may have been given twice.
@@ -74,10 +76,10 @@ pub(super) struct Database {
 }
 
 impl Database {
-    pub(super) fn new(shards: u16, destinations: usize, ttl_ms: u64, encoded: bool) -> Self {
+    pub(super) fn new(shards: u16, names: Arc<[String]>, ttl_ms: u64, encoded: bool) -> Self {
         let shard = Shard {
-            receipted: vec![Runs::new(); destinations],
-            settled: vec![Runs::new(); destinations],
+            receipted: vec![Runs::new(); names.len()],
+            settled: vec![Runs::new(); names.len()],
             ..Shard::default()
         };
         Self {
@@ -89,6 +91,7 @@ impl Database {
             instances: BTreeMap::new(),
             ttl_us: ttl_ms * 1_000,
             places: HashMap::new(),
+            names,
             encoded,
             restarted: false,
             epoch_unchecked: false,

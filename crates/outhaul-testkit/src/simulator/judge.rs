@@ -127,6 +127,7 @@ impl World {
             }
             Told::Fenced { shard, .. } | Told::Mismatch { shard } => {
                 p.owned.remove(shard);
+                self.has_been_fenced = true;
                 let given_up: Vec<_> = p.acknowledged.keys().filter(|(s, _)| s == shard).copied().collect();
                 given_up.iter().for_each(|k| drop(p.acknowledged.remove(k)));
             }
@@ -147,7 +148,7 @@ impl World {
         // A read may be under way when the limit is reached, and a rescan with it; a row's own weight is above 200.
         const ROW: usize = 2_000;
         let most = 4 * (s.unmoved_bytes + s.poll_bytes + s.poll_rows as usize * 300 + s.window_bytes + ROW);
-        for shard in process.instance.view() {
+        for shard in process.view() {
             if shard.memory_bytes > most {
                 return Err(format!("{} holds {} bytes of shard {}", process.owner, shard.memory_bytes, shard.shard));
             }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use outhaul_core::config::DestinationConfig;
 use outhaul_core::destination::{DestinationIndex, DestinationSet};
 use outhaul_core::message::{Message, Row};
-use outhaul_core::route::Routes;
+use outhaul_core::route::{Route, Routes};
 
 /// The number of a message: applications write it as the id `m<number>`.
 pub(super) type MessageNumber = usize;
@@ -39,6 +39,7 @@ pub(super) struct Entry {
     pub(super) written: Written,
     /// When it was committed.
     pub(super) committed_at: u64,
+    /// By the routes; from its checkpoint on, those that its mover knew.
     pub(super) destinations: DestinationSet,
     /// Never taken by this destination.
     pub(super) rejected_by: Option<DestinationIndex>,
@@ -67,14 +68,14 @@ pub(super) fn number_of(id: &str) -> Option<MessageNumber> {
 }
 
 impl Ledger {
-    pub(super) fn new(keys: usize, destinations: Arc<[DestinationConfig]>, routes: Routes) -> Self {
+    pub(super) fn new(keys: usize, destinations: Arc<[DestinationConfig]>, routes: Vec<Route>) -> Self {
         Self {
             entries: Vec::new(),
             order_ends_at: MessageNumber::MAX,
             by_key: vec![Vec::new(); keys],
             dealt_with: vec![vec![0; destinations.len()]; keys],
             destinations,
-            routes,
+            routes: Routes::new(routes),
         }
     }
 
@@ -165,6 +166,9 @@ impl Ledger {
             return Ok(());
         }
         let Some(key) = self.entries[number].key.filter(|_| number < self.order_ends_at) else { return Ok(()) };
+        if !self.entries[number].destinations.contains(destination) {
+            return Ok(()); // It was sent ahead, and then moved by one that did not know the destination.
+        }
         let (from, place) = (self.dealt_with[key][d], self.by_key[key].iter().position(|n| *n == number));
         let Some(place) = place else { return Err(format!("m{number} is stored, and is not committed")) };
         if place < from {

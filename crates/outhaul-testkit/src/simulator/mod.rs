@@ -10,6 +10,7 @@ mod call;
 mod database;
 mod dice;
 mod judge;
+mod known;
 mod ledger;
 mod process;
 mod scenario;

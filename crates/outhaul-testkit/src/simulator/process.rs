@@ -3,9 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use outhaul_core::config::{Config, Now};
-use outhaul_core::instance::{Command, Input, Instance, ReadKind};
+use outhaul_core::instance::{Command, Input, Instance, ReadKind, ShardView};
 use outhaul_core::message::{Epoch, ShardId};
 
+use super::known::Known;
 use super::ledger::MessageNumber;
 use super::scenario::SECOND;
 
@@ -71,6 +72,7 @@ impl UnderWay {
 pub(super) struct Process {
     pub(super) owner: String,
     pub(super) instance: Instance,
+    pub(super) known: Known,
     pub(super) life: Life,
     mono_at_start_us: u64,
     wall_skew_us: i64,
@@ -94,10 +96,11 @@ pub(super) struct Process {
 }
 
 impl Process {
-    pub(super) fn new(config: Config, mono_at_start_us: u64, wall_skew_us: i64) -> Self {
+    pub(super) fn new(config: Config, known: Known, mono_at_start_us: u64, wall_skew_us: i64) -> Self {
         Self {
             owner: config.owner.clone(),
             instance: Instance::new(config),
+            known,
             life: Life::Running,
             mono_at_start_us,
             wall_skew_us,
@@ -125,6 +128,11 @@ impl Process {
     /// When it wants to be woken, in simulated time.
     pub(super) fn deadline(&self, now: u64) -> Option<u64> {
         self.instance.deadline_us(self.clock(now)).map(|at| at.saturating_sub(self.mono_at_start_us).max(now))
+    }
+
+    /// What it shows of its shards.
+    pub(super) fn view(&self) -> Vec<ShardView> {
+        self.known.view(self.instance.view())
     }
 
     /// Notes a command. The error is a rule that was broken.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use outhaul_core::config::{DestinationConfig, LaneLimits, Settings};
 use outhaul_core::destination::DestinationIndex;
 use outhaul_core::lane::Slotting;
-use outhaul_core::route::{Route, Routes};
+use outhaul_core::route::Route;
 
 use super::dice::Dice;
 
@@ -33,6 +33,8 @@ pub struct Scenario {
     pub drains: (u64, u64),
     /// Processes run one at a time and stop by themselves once all that was committed before their start is settled.
     pub until_empty: bool,
+    /// Processes are started with some of the destinations, numbered in an order of their own.
+    pub reconfigured: bool,
     /// What the applications do.
     pub application: ApplicationChances,
     /// What the database does.
@@ -134,8 +136,9 @@ impl Scenario {
         cuts: (0, 0),
         drains: (0, 2),
         until_empty: false,
+        reconfigured: false,
         application: QUIET_APPLICATION,
-        database: QUIET_DATABASE,
+        database: DatabaseChances { slow: 0, ..QUIET_DATABASE },
         sinks: QUIET_SINKS,
     };
 
@@ -189,6 +192,7 @@ impl Scenario {
             hangs: (0, 2),
         },
         application: ApplicationChances { defect: 10, unrouted: 10, ..QUIET_APPLICATION },
+        database: QUIET_DATABASE,
         ..Self::CALM
     };
 
@@ -242,6 +246,10 @@ impl Scenario {
         ..Self::DATABASE
     };
 
+    /// Destinations are taken out of the configuration, come back, and change places.
+    pub const RECONFIGURED: Self =
+        Self { name: "reconfigured", joins: (1, 4), drains: (1, 4), reconfigured: true, ..Self::OWNERS };
+
     /// As everything, and the outbox is truncated: its sequence starts again.
     pub const TRUNCATED: Self = Self {
         name: "truncated",
@@ -277,7 +285,7 @@ impl Scenario {
 pub(super) struct Limits {
     pub(super) settings: Settings,
     pub(super) destinations: Arc<[DestinationConfig]>,
-    pub(super) routes: Routes,
+    pub(super) routes: Vec<Route>,
     pub(super) shards: u16,
     pub(super) keys: usize,
     /// Whether chunks and receipts go through their codecs.
@@ -318,11 +326,11 @@ impl Limits {
             let some: Vec<DestinationIndex> = all.filter(|_| dice.chance(600)).map(DestinationIndex).collect();
             if some.is_empty() { vec![DestinationIndex(0)] } else { some }
         };
-        let routes = Routes::new(vec![
+        let routes = vec![
             Route { pattern: "order-paid".into(), to: to(dice) },
             Route { pattern: "sto*".into(), to: to(dice) },
             Route { pattern: "*-all".into(), to: (0..destinations.len() as u8).map(DestinationIndex).collect() },
-        ]);
+        ];
         Self {
             settings,
             routes,

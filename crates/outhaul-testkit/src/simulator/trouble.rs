@@ -4,6 +4,7 @@ use outhaul_core::config::Config;
 use outhaul_core::instance::Input;
 
 use super::database::Database;
+use super::known::Known;
 use super::ledger::Written;
 use super::process::{Life, Process};
 use super::scenario::{MS, SECOND};
@@ -183,17 +184,17 @@ impl World {
             return Ok(());
         }
         let n = self.processes.len();
-        let mut config = Config::new(
-            format!("p{n}"),
-            self.limits.settings.clone(),
-            self.limits.destinations.clone(),
-            self.limits.routes.clone(),
-            self.dice.next(),
-        );
+        let known = match self.scenario.reconfigured {
+            true => Known::draw(&mut self.dice, &self.limits, self.healed),
+            false => Known::all(&self.limits),
+        };
+        let (destinations, routes) = known.config(&self.limits);
+        let settings = self.limits.settings.clone();
+        let mut config = Config::new(format!("p{n}"), settings, destinations, routes, self.dice.next());
         self.build_in(&mut config);
         let mono_at_start_us = self.dice.between((0, 1_000 * SECOND));
         let wall_skew_us = self.dice.between((0, 2_000 * MS)) as i64 - 1_000_000;
-        self.processes.push(Process::new(config, mono_at_start_us, wall_skew_us));
+        self.processes.push(Process::new(config, known, mono_at_start_us, wall_skew_us));
         self.processes[n].empties_since = one_at_a_time.then_some(self.now);
         self.give(n, if one_at_a_time { Input::DrainWhenEmpty } else { Input::Tick })
     }
@@ -220,6 +221,15 @@ impl World {
         self.processes.iter_mut().for_each(|p| p.cut_off_until = 0);
         for process in 0..self.processes.len() {
             self.resume(process)?;
+        }
+        // What is not configured anywhere is not settled.
+        let count = self.limits.destinations.len();
+        for process in 0..self.processes.len() {
+            let p = &mut self.processes[process];
+            if p.life == Life::Running && p.known.len() < count && !p.drains {
+                p.drains = true;
+                self.give(process, Input::Drain)?;
+            }
         }
         // One that stops when it finds nothing to do may do so at any moment.
         if !self.processes.iter().any(|p| p.life == Life::Running && !p.drains && p.empties_since.is_none()) {

@@ -81,6 +81,8 @@ pub(super) struct World {
     /// A backup was restored: until then leases are not what their owners think.
     pub(super) leases_shaken_until: u64,
     pub(super) has_been_restored: bool,
+    /// A lease was lost: with calls that take long and short leases that needs no failure.
+    pub(super) has_been_fenced: bool,
     pub(super) has_been_truncated: bool,
     pub(super) backup: Option<Box<Database>>,
     pub(super) checkpoints: BTreeMap<u64, OpenCheckpoint>,
@@ -113,7 +115,8 @@ impl World {
         let applications =
             Applications::new(&mut dice, scenario.application.clone(), scenario.sinks.clone(), size, active_us);
         let sinks = (0..count as u8).map(|n| ModelSink::new(n, scenario.sinks.clone(), &mut dice)).collect();
-        let mut db = Database::new(limits.shards, count, limits.settings.lease_ttl_ms, limits.encoded);
+        let names = limits.destinations.iter().map(|d| d.name.clone()).collect();
+        let mut db = Database::new(limits.shards, names, limits.settings.lease_ttl_ms, limits.encoded);
         db.epoch_unchecked = deliberate == Some(Deliberate::EpochNotChecked);
         let mut world = Self {
             now: 0,
@@ -125,6 +128,7 @@ impl World {
             db_away_until: 0,
             leases_shaken_until: 0,
             has_been_restored: false,
+            has_been_fenced: false,
             has_been_truncated: false,
             backup: None,
             checkpoints: BTreeMap::new(),
@@ -302,6 +306,7 @@ impl World {
     /// Hands an input to a process, and carries out what it asks for.
     pub(super) fn give(&mut self, process: usize, input: Input) -> Result<(), String> {
         let now = self.processes[process].clock(self.now);
+        let input = self.processes[process].known.inward(input);
         self.processes[process].instance.handle(now, input);
         while let Some(command) = self.processes[process].instance.next_command() {
             self.begin(process, command)?;
@@ -322,6 +327,7 @@ impl World {
     fn begin(&mut self, process: usize, command: Command) -> Result<(), String> {
         let ticket = self.next_number();
         let p = &mut self.processes[process];
+        let command = p.known.outward(command);
         p.asks(ticket, &command)?;
         if let Some(call) = Call::of(&command, &p.owner) {
             self.commands += 1;

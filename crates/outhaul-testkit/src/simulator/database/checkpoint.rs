@@ -3,18 +3,22 @@
 use std::sync::Arc;
 
 use outhaul_core::checkpoint::{Checkpoint, ShardCheckpoint, ShardOutcome};
-use outhaul_core::chunk;
-use outhaul_core::message::{Message, Position, ShardId};
+use outhaul_core::chunk::{self, DestinationNames as _};
+use outhaul_core::destination::{DestinationSet, NO_ROUTE};
+use outhaul_core::message::{Defect, Message, Position, ShardId};
 use outhaul_core::parked::ParkedWrite;
 use outhaul_core::receipt::ReceiptRow;
 use outhaul_core::runs::{Run, Runs};
 
 use super::{Database, ReceiptRecord};
+use crate::simulator::known::renamed;
 use crate::simulator::ledger::{Ledger, MessageNumber, number_of};
 
 /// A checkpoint that committed: its outcomes, and the messages with new receipts by destination.
 #[derive(Debug)]
 pub(in crate::simulator) struct Applied {
+    /// Messages that were moved, and where their mover's routes named.
+    pub(in crate::simulator) moved: Vec<(MessageNumber, DestinationSet)>,
     pub(in crate::simulator) outcomes: Vec<ShardOutcome>,
     pub(in crate::simulator) receipts: Vec<(usize, MessageNumber)>,
 }
@@ -22,7 +26,7 @@ pub(in crate::simulator) struct Applied {
 impl Database {
     /// Commits a checkpoint. The error is a rule that was broken.
     pub(in crate::simulator) fn apply(&mut self, c: &Checkpoint, ledger: &Ledger) -> Result<Applied, String> {
-        let mut applied = Applied { outcomes: Vec::new(), receipts: Vec::new() };
+        let mut applied = Applied { moved: Vec::new(), outcomes: Vec::new(), receipts: Vec::new() };
         for s in &c.shards {
             let outcome = self.judge(c, s)?;
             if outcome == ShardOutcome::Written {
@@ -93,6 +97,7 @@ impl Database {
             }
         }
         let moved = self.packed(c, s)?;
+        applied.moved.extend(moved.iter().filter_map(|m| Some((number_of(&m.id)?, m.destinations))));
         let receipts = self.receipts_stored(s)?;
         let tables = &mut self.shards[usize::from(s.shard.0)];
         tables.log.extend(moved);
@@ -101,20 +106,47 @@ impl Database {
         }
         tables.receipts.push(ReceiptRecord { epoch: s.epoch, log_end: s.log_end(), row: receipts });
         tables.proven.insert(s.epoch);
-        self.check_lanes(c, s.shard, ledger, applied)
+        self.check_lanes(c, s.shard, ledger, applied)?;
+        self.check_parked(s)
+    }
+
+    /// A parked row goes only for a receipt. A message without its content is parked before its row is deleted: nobody
+    /// could park it afterwards.
+    fn check_parked(&self, s: &ShardCheckpoint) -> Result<(), String> {
+        let tables = self.shard(s.shard);
+        for write in &s.parked {
+            if let ParkedWrite::Remove { destination, position, .. } = write
+                && !self.names.iter().zip(&tables.receipted).any(|(n, r)| n == destination && r.contains(position.0))
+            {
+                return Err(format!("a parked row at {position} of {destination} is removed without a receipt"));
+            }
+        }
+        let content_is_lost = |m: &&Arc<Message>| matches!(m.defect, Some(Defect::TooLarge { .. }));
+        for m in tables.log.iter().skip(s.base.0 as usize).filter(content_is_lost) {
+            let routed = m.destinations.iter().map(|d| self.names[usize::from(d.0)].as_str());
+            let unrouted = m.destinations.is_empty().then_some(NO_ROUTE);
+            if let Some(name) =
+                routed.chain(unrouted).find(|n| !tables.parked.contains_key(&((*n).to_owned(), m.position)))
+            {
+                return Err(format!("{} is moved without its content, and is not parked at {name}", m.id));
+            }
+        }
+        Ok(())
     }
 
     /// What the log holds afterwards: the rows themselves, or what is left of them after the codec.
     fn packed(&self, c: &Checkpoint, s: &ShardCheckpoint) -> Result<Vec<Arc<Message>>, String> {
+        let number = |d| self.names.index(c.destinations.name(d));
+        let moved: Vec<Arc<Message>> = s.moved.iter().map(|m| renamed(m, number)).collect();
         if !self.encoded {
-            return Ok(s.moved.clone());
+            return Ok(moved);
         }
         let mut messages = Vec::new();
         for chunk in s.chunks(&c.destinations, 2_000) {
-            let unpacked = chunk::decode(chunk.codec, &chunk.bytes, s.shard, chunk.base, &c.destinations);
+            let unpacked = chunk::decode(chunk.codec, &chunk.bytes, s.shard, chunk.base, &self.names);
             messages.extend(unpacked.map_err(|e| format!("a chunk cannot be read: {e}"))?.into_iter().map(Arc::new));
         }
-        (messages == s.moved).then_some(messages).ok_or_else(|| "a chunk reads otherwise than it was written".into())
+        (messages == moved).then_some(messages).ok_or_else(|| "a chunk reads otherwise than it was written".into())
     }
 
     fn receipts_stored(&self, s: &ShardCheckpoint) -> Result<ReceiptRow, String> {
@@ -134,11 +166,17 @@ impl Database {
         applied: &mut Applied,
     ) -> Result<(), String> {
         let tables = &mut self.shards[usize::from(shard.0)];
-        let Some(newest) = tables.receipts.last() else { return Ok(()) };
-        for (d, name) in c.destinations.iter().enumerate() {
-            let Some((state, receipts)) = newest.row.lanes.iter().find(|(s, _)| s.destination == *name) else {
-                return Err(format!("lane {name} is not in the receipt row"));
-            };
+        let Some((newest, older)) = tables.receipts.split_last() else { return Ok(()) };
+        let before = older.last().into_iter().flat_map(|r| r.row.lanes.iter().map(|(s, _)| &s.destination));
+        if let Some(name) =
+            before.chain(c.destinations.iter()).find(|n| newest.row.lanes.iter().all(|(s, _)| s.destination != **n))
+        {
+            return Err(format!("lane {name} is not in the receipt row"));
+        }
+        for (state, receipts) in &newest.row.lanes {
+            let name = &state.destination;
+            let d =
+                self.names.index(name).map(|d| usize::from(d.0)).ok_or("a lane that nobody configured is stored")?;
             let at = |p: u64| usize::try_from(p).ok().and_then(|p| tables.log.get(p));
             for receipt in receipts {
                 let p = receipt.position.0;
