@@ -3,7 +3,7 @@
 use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use async_trait::async_trait;
 use outhaul_core::config::{LaneLimits, Settings};
@@ -16,6 +16,7 @@ use outhaul_sink::{AckLevel, Outcome, Receipt, Sink, SinkError, SinkInfo};
 use outhaul_store::{InitPlan, StoreOptions};
 
 use crate::Db;
+use crate::measure::{used, used_by_server};
 use crate::raw::{self, Place};
 
 /// What to drain.
@@ -60,10 +61,23 @@ impl Sink for Counting {
     async fn close(&self) {}
 }
 
-async fn timed<T>(what: impl Future<Output = T>) -> (Duration, T) {
+/// What one run took, seconds: on the clock, and of CPU here and in the server.
+#[derive(Clone, Copy)]
+struct Took {
+    clock: f64,
+    here: f64,
+    server: f64,
+}
+
+async fn timed<T>(port: Option<u16>, what: impl Future<Output = T>) -> (Took, T) {
+    let server = || port.map(|port| used_by_server(port).cpu).unwrap_or_default();
+    let (here_before, server_before) = (used(std::process::id()).cpu, server());
     let start = Instant::now();
     let result = what.await;
-    (start.elapsed(), result)
+    let clock = start.elapsed().as_secs_f64();
+    let here = used(std::process::id()).cpu.saturating_sub(here_before).as_secs_f64();
+    let server = server().saturating_sub(server_before).as_secs_f64();
+    (Took { clock, here, server }, result)
 }
 
 fn floor_tables(db: Db, shards: u16) -> String {
@@ -109,7 +123,7 @@ fn article_table(db: Db) -> &'static str {
     }
 }
 
-async fn outhaul(place: &mut Place, arguments: &Arguments, shards: u16, sink: Arc<dyn Sink>) -> Duration {
+async fn outhaul(place: &mut Place, arguments: &Arguments, shards: u16, sink: Arc<dyn Sink>) -> Took {
     let store = outhaul_store::open(StoreOptions::new(place.url.clone())).await.expect("a store");
     for table in [
         "outbox",
@@ -136,22 +150,27 @@ async fn outhaul(place: &mut Place, arguments: &Arguments, shards: u16, sink: Ar
         shutdown_limit_ms: 60_000,
         maintenance: None,
     };
-    let (took, report) = timed(outhaul_relay::run(vec![outbox], Stop::new())).await;
+    let (took, report) = timed(server_port(arguments.db, place), outhaul_relay::run(vec![outbox], Stop::new())).await;
     let report = report.expect("a relay that ends well");
     assert_eq!(report.outboxes[0].1[0].delivered, arguments.rows as u64, "every row once");
     took
+}
+
+fn server_port(db: Db, place: &Place) -> Option<u16> {
+    (db != Db::Sqlite).then(|| raw::port(&place.url))
 }
 
 /// Runs it.
 pub async fn run(arguments: Arguments) {
     let db = arguments.db;
     let mut place = raw::place(db).await;
-    let mut table: Vec<(String, Vec<f64>)> = Vec::new();
-    let mut note = |name: &str, took: Duration| {
-        eprintln!("{name}: {:.3} s", took.as_secs_f64());
+    let port = server_port(db, &place);
+    let mut table: Vec<(String, Vec<Took>)> = Vec::new();
+    let mut note = |name: &str, took: Took| {
+        eprintln!("{name}: {:.3} s, CPU {:.2} s here, {:.2} s in the server", took.clock, took.here, took.server);
         match table.iter_mut().find(|(n, _)| n == name) {
-            Some((_, v)) => v.push(took.as_secs_f64()),
-            None => table.push((name.to_owned(), vec![took.as_secs_f64()])),
+            Some((_, v)) => v.push(took),
+            None => table.push((name.to_owned(), vec![took])),
         }
     };
     let sharded = if db == Db::Sqlite { vec![1] } else { vec![1, arguments.shards] };
@@ -160,7 +179,7 @@ pub async fn run(arguments: Arguments) {
         for shards in &sharded {
             place.raw.execute(&floor_tables(db, *shards)).await;
             raw::fill(place.raw.as_mut(), "floor_outbox", "outhaul", arguments.rows, arguments.payload_bytes).await;
-            let (took, moved) = timed(place.raw.floor(*shards)).await;
+            let (took, moved) = timed(port, place.raw.floor(*shards)).await;
             assert_eq!(moved, arguments.rows);
             note(&format!("floor, {shards} shard(s)"), took);
             let sink = Arc::new(Counting::default());
@@ -174,25 +193,30 @@ pub async fn run(arguments: Arguments) {
         note("outhaul to file, 1 shard(s)", took);
         place.raw.execute(article_table(db)).await;
         raw::fill(place.raw.as_mut(), "article_outbox", "article", arguments.rows, arguments.payload_bytes).await;
-        let (took, sent) = timed(place.raw.article()).await;
+        let (took, sent) = timed(port, place.raw.article()).await;
         assert_eq!(sent, arguments.rows);
         note("hand-made relay (200 a batch, UPDATE by id)", took);
     }
     let _ = std::fs::remove_file(&file);
-    let median = |v: &[f64]| {
-        let mut v = v.to_vec();
+    let median = |v: &[Took], of: fn(&Took) -> f64| {
+        let mut v: Vec<f64> = v.iter().map(of).collect();
         v.sort_by(f64::total_cmp);
         v[v.len() / 2]
     };
-    let floor = table.first().map_or(1.0, |(_, v)| median(v));
+    let floor = table.first().map_or(1.0, |(_, v)| median(v, |t| t.clock));
     println!(
         "{db:?}: {} rows of {} bytes, medians of {} rounds",
         arguments.rows, arguments.payload_bytes, arguments.rounds
     );
-    println!("{:<46} {:>9} {:>12} {:>9}", "", "seconds", "rows/s", "× floor");
-    for (name, times) in &table {
-        let s = median(times);
-        println!("{name:<46} {s:>9.3} {:>12.0} {:>9.2}", arguments.rows as f64 / s, s / floor);
+    println!("{:<46} {:>9} {:>12} {:>9} {:>10} {:>12}", "", "seconds", "rows/s", "× floor", "CPU here", "CPU server");
+    for (name, took) in &table {
+        let s = median(took, |t| t.clock);
+        let (here, server) = (median(took, |t| t.here), median(took, |t| t.server));
+        println!(
+            "{name:<46} {s:>9.3} {:>12.0} {:>9.2} {here:>8.2} s {server:>10.2} s",
+            arguments.rows as f64 / s,
+            s / floor
+        );
     }
     raw::remove(db, place).await;
 }

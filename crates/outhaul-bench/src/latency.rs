@@ -35,6 +35,9 @@ pub struct Arguments {
     /// Measure once more while another session holds a snapshot.
     #[arg(long)]
     held_snapshot: bool,
+    /// Seconds measured with the snapshot held. Default: as without it.
+    #[arg(long, requires = "held_snapshot")]
+    held_seconds: Option<u64>,
 }
 
 /// Times in microseconds since the start: of COMMIT and of arrival, by number of the row.
@@ -81,9 +84,9 @@ struct Figures {
     rss_mib: f64,
 }
 
-async fn measure(place: &Place, arguments: &Arguments, run: u64) -> Figures {
+async fn measure(place: &Place, arguments: &Arguments, seconds: u64, run: u64) -> Figures {
     const WARM_S: u64 = 2;
-    let rows = (arguments.rate * (arguments.seconds + WARM_S)) as usize;
+    let rows = (arguments.rate * (seconds + WARM_S)) as usize;
     let times = Arc::new(Times {
         start: Instant::now(),
         committed: (0..rows).map(|_| AtomicU64::new(0)).collect(),
@@ -177,7 +180,7 @@ pub async fn run(arguments: Arguments) {
         "{:?}: {} single-row transactions a second for {} s, {shards} shard(s)",
         arguments.db, arguments.rate, arguments.seconds
     );
-    let base = measure(&place, &arguments, 0).await;
+    let base = measure(&place, &arguments, arguments.seconds, 0).await;
     print("no history", &base, None);
     if arguments.history > 0 {
         raw::fill(place.raw.as_mut(), "outbox", "outhaul", arguments.history, 300).await;
@@ -186,14 +189,14 @@ pub async fn run(arguments: Arguments) {
             tokio::time::sleep(Duration::from_millis(500)).await;
         }
         child::stop(relay).await;
-        let f = measure(&place, &arguments, 1).await;
+        let f = measure(&place, &arguments, arguments.seconds, 1).await;
         print(&format!("{} logged", arguments.history), &f, Some(&base));
     }
     if arguments.held_snapshot {
         let mut holder = raw::connect(&place.url).await;
         holder.execute(raw::hold_snapshot(arguments.db)).await;
         holder.number("SELECT count(*) FROM outbox_log").await;
-        let f = measure(&place, &arguments, 2).await;
+        let f = measure(&place, &arguments, arguments.held_seconds.unwrap_or(arguments.seconds), 2).await;
         print("snapshot held", &f, Some(&base));
         holder.execute("ROLLBACK").await;
     }

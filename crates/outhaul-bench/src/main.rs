@@ -13,6 +13,10 @@ mod raw;
 
 use clap::{Parser, Subcommand, ValueEnum};
 
+/// As in the `outhaul` binary.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// A database to measure on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Db {

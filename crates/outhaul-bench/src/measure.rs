@@ -39,6 +39,7 @@ pub fn used(pid: u32) -> Used {
 pub fn used_by_server(port: u16) -> Used {
     let Some(main) = listener(port) else { return Used::default() };
     let mut sum = used(main);
+    sum.cpu += ended_children(main);
     for pid in processes() {
         if parent(pid) == Some(main) {
             let one = used(pid);
@@ -47,6 +48,14 @@ pub fn used_by_server(port: u16) -> Used {
         }
     }
     sum
+}
+
+/// CPU time of children that have ended, a PostgreSQL session for instance.
+fn ended_children(pid: u32) -> Duration {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
+    let ticks = |i: usize| fields.get(i).and_then(|f| f.parse::<f64>().ok()).unwrap_or(0.0);
+    Duration::from_secs_f64((ticks(13) + ticks(14)) / TICKS_PER_S)
 }
 
 fn processes() -> impl Iterator<Item = u32> {

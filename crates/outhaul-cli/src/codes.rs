@@ -79,6 +79,8 @@ codes! {
     DEMO = "OUT-3026", Failure, "run it again; if it persists, report it with its output";
     /// A relay that was to end when empty was told to end before.
     NOT_EMPTY = "OUT-3027", Failure, "run it again: it goes on where it stopped";
+    /// The folder for the demo holds something already.
+    FOLDER_IN_USE = "OUT-3028", Usage, "name a new or an empty folder with --dir";
 
     /// A topic that no route names.
     NO_ROUTE = "OUT-4001", Failure, "add a [[route]] for the topic, then redrive what is parked under `-`";
@@ -129,7 +131,7 @@ pages! {
     "1001" "1002" "1003" "1004" "1005" "1006" "1007" "1008" "1009" "1010" "1011" "1012" "1013" "1014" "1015"
     "2001" "2002" "2003" "2004" "2005" "2006" "2007" "2008" "2009" "2010" "2011" "2012" "2013" "2020" "2021" "2022"
     "3001" "3002" "3003" "3004" "3005" "3006" "3007" "3008" "3009" "3010" "3011" "3012" "3013" "3014" "3015" "3016"
-    "3017" "3018" "3019" "3020" "3021" "3022" "3023" "3024" "3025" "3026" "3027"
+    "3017" "3018" "3019" "3020" "3021" "3022" "3023" "3024" "3025" "3026" "3027" "3028"
     "4001" "4002" "4003" "4004" "4005" "4006" "4007" "4008" "4009" "4010" "4011" "4012" "4013"
     "4014"
 }

@@ -51,7 +51,7 @@ impl Default for Settings {
         Self {
             lease_ttl_ms: 10_000,
             lease_interval_ms: 1_000,
-            poll_rows: 2_000,
+            poll_rows: 5_000,
             poll_bytes: 4 << 20,
             poll_busy_us: 2_500,
             poll_idle_us: 8_000,
@@ -62,7 +62,7 @@ impl Default for Settings {
             checkpoint_quiet_ms: 1_000,
             checkpoint_rows: 5_000,
             checkpoint_bytes: 8 << 20,
-            unmoved_bytes: 16 << 20,
+            unmoved_bytes: 8 << 20,
             window_bytes: 4 << 20,
             send_ahead: true,
             store_backoff_ms: (50, 2_000),

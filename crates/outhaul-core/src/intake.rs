@@ -72,7 +72,19 @@ impl Intake {
     /// rows that lie within the ranges.
     pub fn begin_poll(&mut self) -> (ReadToken, Vec<Run>, u64) {
         let everything = Run { first: self.resolved.0.saturating_add(1), last: u64::MAX };
-        let mut ranges = self.known.gaps(everything);
+        let ranges = self.known.gaps(everything);
+        self.begin_read(ranges)
+    }
+
+    /// Begins a read of the whole table, but for rows that are held and for those that were moved a moment ago.
+    pub fn begin_rescan(&mut self) -> (ReadToken, Vec<Run>, u64) {
+        let mut known = self.known.clone();
+        self.gone.iter().for_each(|run| known.remove_run(run)); // Such a number may be in use again.
+        let ranges = known.gaps(Run { first: 0, last: u64::MAX });
+        self.begin_read(ranges)
+    }
+
+    fn begin_read(&mut self, mut ranges: Vec<Run>) -> (ReadToken, Vec<Run>, u64) {
         while ranges.len() > MAX_RANGES {
             // Join the neighbours with the fewest numbers between them, all pairs below the median at once.
             let mut between: Vec<u64> = ranges.windows(2).map(|w| w[1].first - w[0].last).collect();
@@ -90,11 +102,6 @@ impl Intake {
         }
         let known_inside: u64 = ranges.iter().map(|r| self.known.count_within(*r)).sum();
         (self.begin(), ranges, known_inside.min(self.held_rows))
-    }
-
-    /// Begins a read of the whole table.
-    pub fn begin_rescan(&mut self) -> (ReadToken, Vec<Run>, u64) {
-        (self.begin(), vec![Run { first: 0, last: u64::MAX }], self.held_rows)
     }
 
     fn begin(&mut self) -> ReadToken {

@@ -79,6 +79,8 @@ pub(crate) struct Pipeline {
     proven_owner: bool,
     in_checkpoint: bool,
     pub(crate) draining: bool,
+    /// Somebody waits for what was read so far: nothing to store waits for a timer.
+    pub(crate) hurry: bool,
 }
 
 impl Pipeline {
@@ -125,6 +127,7 @@ impl Pipeline {
             proven_owner: false,
             in_checkpoint: false,
             draining: false,
+            hurry: false,
         }
     }
 
@@ -254,7 +257,7 @@ impl Pipeline {
         let pending = self.lanes.iter().filter_map(Lane::changed_at_us).min();
         // The first one of an epoch proves the owner and stores where new lanes start, whether or not there is a row.
         let now = (!self.proven_owner && !self.draining)
-            || (self.draining && (rows > 0 || pending.is_some()))
+            || ((self.draining || self.hurry) && (rows > 0 || pending.is_some()))
             || rows >= config.settings.checkpoint_rows
             || bytes >= config.settings.checkpoint_bytes;
         if now {

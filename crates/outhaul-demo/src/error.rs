@@ -9,7 +9,7 @@ use outhaul_store::StoreError;
 #[non_exhaustive]
 pub enum DemoError {
     /// The folder named by `--dir` holds something.
-    #[error("{0} is not empty: name a new or an empty folder")]
+    #[error("{0} is not empty")]
     NotEmpty(PathBuf),
     /// A file or folder cannot be used.
     #[error("{path}: {source}")]

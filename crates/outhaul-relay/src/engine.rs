@@ -146,6 +146,8 @@ struct Engine {
     /// Whether a lease round has succeeded: until then a failure that will not pass ends the relay.
     leased: bool,
     refused: Option<StoreError>,
+    /// Shards as the first lease round found them, and as the newest one did.
+    shards: Option<(usize, usize)>,
 }
 
 async fn drive(outbox: Outbox, stop: Stop) -> Result<(String, Vec<Delivered>), RelayError> {
@@ -186,6 +188,7 @@ async fn drive(outbox: Outbox, stop: Stop) -> Result<(String, Vec<Delivered>), R
         stopped: false,
         leased: false,
         refused: None,
+        shards: None,
     };
     let maintenance = outbox.maintenance.clone().map(|plan| {
         let (name, owner, store) = (outbox.name.clone(), outbox.owner.clone(), outbox.store.clone());
@@ -288,6 +291,9 @@ impl Engine {
             if let Some(error) = self.refused.take() {
                 return Err(RelayError::Store { outbox: outbox.name.clone(), error });
             }
+            if let Some((before, now)) = self.shards.filter(|(before, now)| before != now) {
+                return Err(RelayError::ShardCount { outbox: outbox.name.clone(), before, now });
+            }
             instance.handle(clock.now(), input);
         }
     }
@@ -296,6 +302,9 @@ impl Engine {
         match ended {
             Ok((id, (input, said))) => {
                 self.asking.remove(&id);
+                if let Input::Leases(Some(report)) = &input {
+                    self.shards.get_or_insert((report.leases.len(), 0)).1 = report.leases.len();
+                }
                 match said {
                     Some((doing, Ok(()))) => {
                         self.leased |= doing == LEASES;

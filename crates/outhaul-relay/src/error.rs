@@ -28,6 +28,17 @@ pub enum RelayError {
         /// Limit of a send, milliseconds.
         send_limit_ms: u64,
     },
+    /// The tables were made anew with another number of shards while the relay ran: rows would not be found where they
+    /// belong.
+    #[error("OUT-4008 outbox {outbox}: the tables had {before} shards when this relay started, and have {now} now")]
+    ShardCount {
+        /// Name of the outbox.
+        outbox: String,
+        /// Shards at the start.
+        before: usize,
+        /// Shards now.
+        now: usize,
+    },
     /// The drain did not end within its limit. Nothing is lost; what was under way may be sent again.
     #[error("OUT-4005 outbox {outbox}: the drain took longer than shutdown_limit ({limit_ms} ms)")]
     ShutdownLimit {
@@ -44,6 +55,7 @@ impl RelayError {
         match self {
             Self::Store { error, .. } => error.kind.code(),
             Self::LeaseTooShort { .. } => "OUT-4010",
+            Self::ShardCount { .. } => "OUT-4008",
             Self::ShutdownLimit { .. } => "OUT-4005",
         }
     }
@@ -53,6 +65,7 @@ impl RelayError {
         match self {
             Self::Store { error, .. } => error.kind.remedy(),
             Self::LeaseTooShort { .. } => "raise lease_ttl, or lower send_limit of the destination",
+            Self::ShardCount { .. } => "stop every relay, then start them again",
             Self::ShutdownLimit { .. } => {
                 "raise shutdown_limit above the slowest destination's send_limit; nothing is lost"
             }

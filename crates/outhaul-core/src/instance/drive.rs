@@ -133,6 +133,10 @@ impl Instance {
                 self.read(token, ReadKind::Poll, shards, ranges, known);
             }
         }
+        if self.rescan.next_at_us == 0 {
+            // The first poll begins at the start of the table too.
+            self.rescan.next_at_us = now.after_ms(self.config.settings.rescan_min_ms);
+        }
         if !self.rescan.under_way && now.mono_us >= self.rescan.next_at_us {
             let shards = self.readable_shards(true);
             if !shards.is_empty() {
@@ -362,6 +366,12 @@ impl Instance {
                 } else if settled {
                     self.until_empty = UntilEmpty::Off;
                     self.drain();
+                } else {
+                    for owned in self.shards.values_mut() {
+                        if let Phase::Running(p) = &mut owned.phase {
+                            p.hurry = true;
+                        }
+                    }
                 }
             }
         }

@@ -8,7 +8,7 @@ use crate::lease::{self, LeaseReport};
 use crate::message::{Epoch, ShardId};
 
 /// Two lease rounds are never closer than this, milliseconds.
-pub(super) const LEASE_SPACING_MS: u64 = 50;
+pub(super) const LEASE_SPACING_MS: u64 = 10;
 /// The last round is tried so many times. Without it the leases run out by themselves.
 const LEAVE_TRIES: u32 = 3;
 

@@ -53,6 +53,21 @@ async fn s4_poison_rows(flavour: Flavour) {
     assert!(sink.received().iter().all(|r| r.message.id.starts_with('m')), "no poison row was sent");
 }
 
+on_each!(another_shard_count_is_refused: servers);
+
+/// The tables are made anew with another number of shards under a relay that runs.
+async fn another_shard_count_is_refused(flavour: Flavour) {
+    let mut bench = Bench::new(flavour).await;
+    let sink = ScriptedSink::single();
+    let relay = bench.relay(&[&sink]).await;
+    bench.insert_many(0..5).await;
+    sink.wait_stored(5).await;
+    bench.database.execute("DELETE FROM outbox_lease WHERE shard = 1").await;
+    let ended = tokio::time::timeout(LIMIT, relay.task).await.expect("ends by itself").unwrap();
+    let error = ended.expect_err("a relay with another number of shards");
+    assert_eq!(error.code(), "OUT-4008", "{error}");
+}
+
 on_each!(no_route_is_parked: all);
 
 async fn no_route_is_parked(flavour: Flavour) {

@@ -13,7 +13,7 @@ use outhaul_store::StoreOptions;
 use tokio::io::AsyncReadExt;
 use tokio::process::{Child, ChildStdin, Command};
 
-use crate::collector::CollectorSink;
+use crate::collector::{CollectorSink, Notes};
 
 pub const SEND_LIMIT_MS: u64 = 300;
 pub const LEASE_TTL_MS: u64 = 1_000;
@@ -22,6 +22,7 @@ pub const DESTINATION: &str = "collector";
 const URL: &str = "OUTHAUL_CHILD_URL";
 const COLLECTOR: &str = "OUTHAUL_CHILD_COLLECTOR";
 const UNKNOWN: &str = "OUTHAUL_CHILD_UNKNOWN";
+const FENCES: &str = "OUTHAUL_CHILD_FENCES";
 const OWNER: &str = "OUTHAUL_CHILD_OWNER";
 
 /// A running relay process.
@@ -32,10 +33,13 @@ pub struct RelayProcess {
 }
 
 impl RelayProcess {
-    pub fn start(url: &str, collector: std::net::SocketAddr, owner: &str, unknown: &Path) -> Self {
+    /// `unknown`: a file for ids that may arrive once more, because their send was not answered in time or, with
+    /// `fences`, because the relay lost its shard.
+    pub fn start(url: &str, collector: std::net::SocketAddr, owner: &str, unknown: &Path, fences: bool) -> Self {
         let mut child = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "child::relay_process", "--nocapture"])
             .env(UNKNOWN, unknown)
+            .env(FENCES, fences.to_string())
             .envs([(URL, url), (OWNER, owner), (COLLECTOR, &collector.to_string())])
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
@@ -65,12 +69,38 @@ impl RelayProcess {
     }
 }
 
+/// The log of the process, in which a lost shard is noticed.
+#[derive(Clone)]
+struct Log {
+    notes: Arc<Notes>,
+    fences: bool,
+}
+
+impl std::io::Write for Log {
+    fn write(&mut self, line: &[u8]) -> std::io::Result<usize> {
+        let text = String::from_utf8_lossy(line);
+        if self.fences && ["OUT-4006", "OUT-4007"].iter().any(|code| text.contains(code)) {
+            self.notes.fenced();
+        }
+        if std::env::var_os("OUTHAUL_TEST_LOG").is_some() || text.contains("ERROR") {
+            std::io::stderr().write_all(line)?;
+        }
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
 /// Not a test: the process that [`RelayProcess::start`] starts.
 #[test]
 fn relay_process() {
     let Ok(url) = std::env::var(URL) else { return };
-    let level = std::env::var("OUTHAUL_TEST_LOG").unwrap_or_else(|_| "error".into());
-    tracing_subscriber::fmt().with_env_filter(level).with_writer(std::io::stderr).init();
+    let notes = Notes::new(std::env::var_os(UNKNOWN).unwrap().into());
+    let log = Log { notes: Arc::clone(&notes), fences: std::env::var(FENCES).unwrap() == "true" };
+    let level = std::env::var("OUTHAUL_TEST_LOG").unwrap_or_else(|_| "warn".into());
+    tracing_subscriber::fmt().with_env_filter(level).with_ansi(false).with_writer(move || log.clone()).init();
     tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap().block_on(async {
         let stop = Stop::new();
         let stopping = stop.clone();
@@ -83,10 +113,7 @@ fn relay_process() {
                 _ = stdin.read(&mut end) => std::process::exit(1),
             }
         });
-        let sink = CollectorSink::new(
-            std::env::var(COLLECTOR).unwrap().parse().unwrap(),
-            std::env::var_os(UNKNOWN).unwrap().into(),
-        );
+        let sink = CollectorSink::new(std::env::var(COLLECTOR).unwrap().parse().unwrap(), notes);
         let limits = LaneLimits { send_limit_ms: SEND_LIMIT_MS, max_batch: 100, ..LaneLimits::default() };
         let outbox = Outbox {
             name: "test".into(),

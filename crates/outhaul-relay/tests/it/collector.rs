@@ -1,11 +1,11 @@
 //! A destination that outlives the relay: it writes down every message that arrives, in order, and acknowledges it.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::io::Write as _;
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use outhaul_core::lane::Slotting;
@@ -103,13 +103,52 @@ async fn serve(collector: Arc<Collector>, stream: TcpStream) {
 pub struct CollectorSink {
     address: SocketAddr,
     connections: Vec<Mutex<Option<TcpStream>>>,
-    unknown: PathBuf,
+    notes: Arc<Notes>,
+}
+
+/// What a relay process notes for the test: ids that may rightly arrive once more.
+#[derive(Debug)]
+pub struct Notes {
+    file: PathBuf,
+    /// What was sent lately, oldest first.
+    sent: Mutex<VecDeque<(Instant, String)>>,
+}
+
+impl Notes {
+    /// Longer than any lease, checkpoint and restart of a database in these tests.
+    const KEPT: Duration = Duration::from_secs(10);
+
+    pub fn new(file: PathBuf) -> Arc<Self> {
+        Arc::new(Self { file, sent: Mutex::default() })
+    }
+
+    fn sent(&self, ids: impl Iterator<Item = String>) {
+        let now = Instant::now();
+        let mut sent = self.sent.lock().unwrap();
+        sent.extend(ids.map(|id| (now, id)));
+        while sent.front().is_some_and(|(at, _)| now.duration_since(*at) > Self::KEPT) {
+            sent.pop_front();
+        }
+    }
+
+    /// This relay has lost a shard without a fault of the test's making (a lease round was late on a busy machine): the
+    /// next owner sends again what was not stored yet.
+    pub fn fenced(&self) {
+        let sent = std::mem::take(&mut *self.sent.lock().unwrap());
+        self.write(sent.iter().map(|(_, id)| id.as_str()));
+    }
+
+    fn write<'a>(&self, ids: impl Iterator<Item = &'a str>) {
+        let lines: String = ids.map(|id| format!("{id}\n")).collect();
+        let mut file = std::fs::File::options().create(true).append(true).open(&self.file).unwrap();
+        file.write_all(lines.as_bytes()).unwrap();
+    }
 }
 
 /// A batch under way. If it is dropped before it was answered, its ids are written down: they may arrive once more.
 struct UnderWay<'a> {
     ids: Vec<&'a str>,
-    unknown: &'a Path,
+    notes: &'a Notes,
 }
 
 impl Drop for UnderWay<'_> {
@@ -117,16 +156,13 @@ impl Drop for UnderWay<'_> {
         if self.ids.is_empty() {
             return;
         }
-        let lines: String = self.ids.iter().map(|id| format!("{id}\n")).collect();
-        let mut file = std::fs::File::options().create(true).append(true).open(self.unknown).unwrap();
-        file.write_all(lines.as_bytes()).unwrap();
+        self.notes.write(self.ids.iter().copied());
     }
 }
 
 impl CollectorSink {
-    /// `unknown`: a file for the ids of batches that were not answered in time.
-    pub fn new(address: SocketAddr, unknown: PathBuf) -> Self {
-        Self { address, connections: (0..SLOTS).map(|_| Mutex::default()).collect(), unknown }
+    pub fn new(address: SocketAddr, notes: Arc<Notes>) -> Self {
+        Self { address, connections: (0..SLOTS).map(|_| Mutex::default()).collect(), notes }
     }
 
     async fn exchange(&self, slot: u32, body: &str) -> std::io::Result<()> {
@@ -159,7 +195,8 @@ impl Sink for CollectorSink {
     async fn send(&self, slot: u32, messages: &[Arc<Message>]) -> Vec<Outcome> {
         let body: String =
             messages.iter().map(|m| format!("{}{SEPARATOR}{}\n", m.id, m.key.as_deref().unwrap_or(""))).collect();
-        let mut under_way = UnderWay { ids: messages.iter().map(|m| m.id.as_str()).collect(), unknown: &self.unknown };
+        self.notes.sent(messages.iter().map(|m| m.id.clone()));
+        let mut under_way = UnderWay { ids: messages.iter().map(|m| m.id.as_str()).collect(), notes: &self.notes };
         let outcome = match self.exchange(slot, &body).await {
             Ok(()) => {
                 under_way.ids.clear();

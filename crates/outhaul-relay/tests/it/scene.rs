@@ -7,12 +7,16 @@ use std::time::Duration;
 
 use outhaul_core::chunk;
 use outhaul_core::message::{Position, ShardId};
+use outhaul_core::receipt::LaneState;
 use outhaul_store::{InitPlan, Store, StoreError, StoreOptions};
 use outhaul_testkit::servers::Flavour;
 
 use crate::child::{DESTINATION, RelayProcess};
 use crate::collector::Collector;
 use crate::writers::{Truth, Writers};
+
+/// How far the lane of each shard is settled.
+pub type Settled = BTreeMap<ShardId, LaneState>;
 
 /// A scene.
 pub struct Scene {
@@ -22,6 +26,8 @@ pub struct Scene {
     pub store: Arc<dyn Store>,
     pub shards: u16,
     relays_started: usize,
+    /// Whether a relay that loses a shard by itself may cause copies. False where the test counts such copies itself.
+    pub fences: bool,
     /// Messages that may arrive once more for each fault so far.
     pub allowed: HashMap<String, usize>,
     /// Ids of sends that were not answered within their limit.
@@ -41,6 +47,7 @@ impl Scene {
             store,
             shards,
             relays_started: 0,
+            fences: true,
             allowed: HashMap::new(),
             unknown: std::env::temp_dir().join(format!("outhaul-unknown-{}", uuid::Uuid::new_v4())),
             log: BTreeMap::new(),
@@ -54,7 +61,8 @@ impl Scene {
 
     pub fn relay_at(&mut self, url: &str) -> RelayProcess {
         self.relays_started += 1;
-        RelayProcess::start(url, self.collector.address, &format!("relay-{}", self.relays_started), &self.unknown)
+        let owner = format!("relay-{}", self.relays_started);
+        RelayProcess::start(url, self.collector.address, &owner, &self.unknown, self.fences)
     }
 
     /// Reads on in the log: where each id stands.
@@ -79,15 +87,27 @@ impl Scene {
         }
     }
 
-    /// A fault has just happened: what has arrived by now and is not settled in the database may arrive once more.
-    /// Returns how many that are.
-    pub async fn fault_happened(&mut self) -> usize {
-        let mut settled = BTreeMap::new();
+    /// What is settled in the database by now.
+    pub async fn settled(&self) -> Settled {
+        let mut settled = Settled::new();
         for shard in (0..self.shards).map(ShardId) {
             let recovery = patiently(|| self.store.recover(shard)).await;
             let lane = recovery.lanes.lanes.into_iter().map(|(s, _)| s).find(|s| s.destination == DESTINATION);
             settled.insert(shard, lane.unwrap_or_default());
         }
+        settled
+    }
+
+    /// A fault has just happened: what has arrived by now and is not settled in the database may arrive once more.
+    /// Returns how many that are.
+    pub async fn fault_happened(&mut self) -> usize {
+        let settled = self.settled().await;
+        self.fault_happened_after(&settled).await
+    }
+
+    /// A fault has happened since `settled` was read: what had not been settled by then and has arrived by now may
+    /// arrive once more.
+    pub async fn fault_happened_after(&mut self, settled: &Settled) -> usize {
         // What the relay had written to its sockets by then still arrives. It takes a moment, well under the lease.
         tokio::time::sleep(Duration::from_millis(200)).await;
         let arrived: HashSet<String> = self.collector.arrivals.lock().unwrap().ids.clone();

@@ -110,6 +110,11 @@ impl MySqlStore {
             s.push_bytes(bytes(&mut row, 0)?);
             statements.push(s);
         }
+        if !done.more {
+            // Work that goes on keeps the lease; finished work leaves it to whoever asks next.
+            let release = format!("UPDATE {lease} SET owner = NULL, expires_at = NULL WHERE shard = {MAINTENANCE}");
+            statements.push(Statement::new(release));
+        }
         link.run_inside(&statements).await?;
         link.commit().await?;
         Ok(done)

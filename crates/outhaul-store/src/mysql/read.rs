@@ -217,7 +217,11 @@ async fn one(link: &mut Link, sql: String) -> Result<Vec<Columns>, Failure> {
 
 async fn page(link: &mut Link, sql: String, sizes: Sizes) -> Result<Vec<Found>, Failure> {
     let rows = one(link, sql).await?;
-    Ok(rows.into_iter().map(|row| found(row, sizes)).collect::<StoreResult<_>>()?)
+    let mut page = Vec::with_capacity(rows.len());
+    for row in rows {
+        page.push(found(row, sizes)?);
+    }
+    Ok(page)
 }
 
 fn found(mut row: Columns, sizes: Sizes) -> StoreResult<Found> {

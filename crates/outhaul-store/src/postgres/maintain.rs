@@ -88,7 +88,13 @@ impl PostgresStore {
             "DELETE FROM {} WHERE heartbeat < now() - interval '{INSTANCE_HOURS} hours'",
             quoted(&self.options.table("outbox_instance"))
         );
-        let result = held.link.run_and_commit(&[Statement::new(&gone)]).await;
+        // Work that goes on keeps the lease; finished work leaves it to whoever asks next.
+        let release = format!(
+            "UPDATE {} SET owner = NULL, expires_at = NULL WHERE shard = {MAINTENANCE}",
+            quoted(&self.options.table("outbox_lease"))
+        );
+        let statements = [Statement::new(&gone), Statement::new(&release)];
+        let result = held.link.run_and_commit(&statements[..if done.more { 1 } else { 2 }]).await;
         held.give_back(result).map(|_| done)
     }
 }

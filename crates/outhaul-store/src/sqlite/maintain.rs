@@ -23,18 +23,26 @@ pub(super) fn prune(tx: &Transaction<'_>, names: &Names, request: &PruneRequest)
     if !take_lease(tx, names, &request.owner)? {
         return Ok(None);
     }
+    let pruned = prune_step(tx, names, request)?;
+    if request.merge_after_ms.is_none() && !pruned.more {
+        release(tx, names)?;
+    }
+    Ok(Some(pruned))
+}
+
+fn prune_step(tx: &Transaction<'_>, names: &Names, request: &PruneRequest) -> StoreResult<Pruned> {
     let mut pruned = Pruned { ran: true, ..Pruned::default() };
     let newest = format!("SELECT number, lanes FROM {} ORDER BY number DESC LIMIT 1", names.receipt);
     let row = |row: &Row<'_>| Ok((row.get::<_, i64>(0)?, row.get::<_, Vec<u8>>(1)?));
     let newest = tx.prepare_cached(&newest).and_then(|mut s| s.query_row([], row).optional()).map_err(refusal)?;
-    let Some((newest, lanes)) = newest else { return Ok(Some(pruned)) };
-    let Some(settled) = merge::settled_below(&log::decode_receipts(&lanes)?) else { return Ok(Some(pruned)) };
+    let Some((newest, lanes)) = newest else { return Ok(pruned) };
+    let Some(settled) = merge::settled_below(&log::decode_receipts(&lanes)?) else { return Ok(pruned) };
 
     let step = i64::from(request.step.max(1));
     let age_us = signed(request.retention_ms.saturating_mul(1_000));
     let end = prune_log(tx, names, settled, age_us, step, &mut pruned)?;
     prune_receipts(tx, names, end, newest, age_us, step, &mut pruned)?;
-    Ok(Some(pruned))
+    Ok(pruned)
 }
 
 fn take_lease(tx: &Transaction<'_>, names: &Names, owner: &str) -> StoreResult<bool> {
@@ -46,6 +54,13 @@ fn take_lease(tx: &Transaction<'_>, names: &Names, owner: &str) -> StoreResult<b
     let ttl_us = i64::try_from(TTL.as_micros()).unwrap_or(i64::MAX);
     let taken = tx.prepare_cached(&sql).and_then(|mut s| s.execute(params![owner, ttl_us])).map_err(refusal)?;
     Ok(taken == 1)
+}
+
+/// Work that goes on keeps the lease; finished work leaves it to whoever asks next.
+fn release(tx: &Transaction<'_>, names: &Names) -> StoreResult<()> {
+    let sql = format!("UPDATE {} SET owner = NULL, expires_at = 0 WHERE shard = {MAINTENANCE}", names.lease);
+    tx.prepare_cached(&sql).and_then(|mut s| s.execute([])).map_err(refusal)?;
+    Ok(())
 }
 
 /// Deletes chunks from the start of the log, as far as they are settled and old. Returns where the log begins now.
@@ -230,7 +245,7 @@ pub(super) fn exchange(
         );
         tx.prepare_cached(&sql).and_then(|mut s| s.execute(params![name, mark.to_string()])).map_err(refusal)?;
     }
-    Ok(())
+    if pruned.more { Ok(()) } else { release(tx, names) }
 }
 
 fn exchange_chunk(tx: &Transaction<'_>, names: &Names, joined: &JoinedChunk) -> StoreResult<()> {
