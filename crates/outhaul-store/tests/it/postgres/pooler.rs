@@ -7,6 +7,7 @@
 use std::collections::VecDeque;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use outhaul_core::message::{Seq, ShardId};
 use outhaul_store::{InitPlan, NewRow, PruneRequest, StoreOptions, inbox};
@@ -14,6 +15,7 @@ use outhaul_testkit::servers::{Flavour, OwnServer, Session};
 use outhaul_testkit::store_suite::{AppRow, Fixture};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
 
 const SESSIONS: usize = 3;
 
@@ -45,18 +47,22 @@ impl Messages {
     }
 }
 
-#[derive(Default)]
 struct Pool {
     idle: Mutex<VecDeque<Messages>>,
+    free: Semaphore,
     violations: Mutex<Vec<String>>,
     transactions: Mutex<u64>,
 }
 
 async fn start(server: SocketAddr, database: &str) -> (SocketAddr, Arc<Pool>) {
-    let pool = Arc::new(Pool::default());
+    let pool = Arc::new(Pool {
+        idle: Mutex::default(),
+        free: Semaphore::new(0),
+        violations: Mutex::default(),
+        transactions: Mutex::default(),
+    });
     for _ in 0..SESSIONS {
-        let session = server_session(server, database).await;
-        pool.idle.lock().unwrap().push_back(session);
+        give_back(&pool, server_session(server, database).await);
     }
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -93,12 +99,13 @@ async fn server_session(server: SocketAddr, database: &str) -> Messages {
 
 /// A session that is not in use, waited for in turn.
 async fn take(pool: &Pool) -> Messages {
-    loop {
-        if let Some(session) = pool.idle.lock().unwrap().pop_front() {
-            return session;
-        }
-        tokio::task::yield_now().await;
-    }
+    pool.free.acquire().await.unwrap().forget();
+    pool.idle.lock().unwrap().pop_front().expect("as many sessions as permits")
+}
+
+fn give_back(pool: &Pool, session: Messages) {
+    pool.idle.lock().unwrap().push_back(session);
+    pool.free.add_permits(1);
 }
 
 async fn serve(mut client: Messages, pool: Arc<Pool>) {
@@ -130,7 +137,7 @@ async fn serve(mut client: Messages, pool: Arc<Pool>) {
         let server = take(&pool).await;
         *pool.transactions.lock().unwrap() += 1;
         match transaction(&mut client, server, first, &pool).await {
-            Some(server) => pool.idle.lock().unwrap().push_back(server),
+            Some(server) => give_back(&pool, server),
             None => return, // as a pooler that closes a session whose client is gone; the test keeps its clients
         }
     }
@@ -184,7 +191,7 @@ async fn b3_nothing_needs_a_session() {
     super::until(&mut direct, "SELECT count(*) > 0 FROM pg_hba_file_rules WHERE auth_method = 'trust'").await;
     // The reload has reached the server when it lets somebody in without a password.
     while Session::open(Flavour::Postgres, &database.url_as("outhaul", "wrong")).await.is_err() {
-        tokio::task::yield_now().await;
+        tokio::time::sleep(Duration::from_millis(20)).await;
     }
     let (address, pool) = start(server.address(), database.name()).await;
 
