@@ -12,9 +12,11 @@ pub mod acl;
 pub mod code;
 pub mod codec;
 pub mod command;
+pub mod connection;
 pub mod error;
 pub mod message;
 pub mod request;
+pub mod tls;
 
 pub use acl::Credentials;
 pub use code::{RequestCode, ResponseCode};

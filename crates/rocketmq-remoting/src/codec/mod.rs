@@ -56,6 +56,18 @@ pub enum CodecError {
 /// [`CodecError::DoesNotFit`] if the ROCKETMQ form has no room for the code, the version or a text, or the header is
 /// 16 MiB or longer; [`CodecError::FrameTooLarge`] if the frame would be longer than [`MAX_FRAME_BYTES`].
 pub fn encode(command: &Command, serialization: Serialization, into: &mut BytesMut) -> Result<(), CodecError> {
+    into.reserve(8 + 256 + command.body.len());
+    encode_head(command, serialization, into)?;
+    into.extend_from_slice(&command.body);
+    Ok(())
+}
+
+/// As [`encode`], without the body: lengths and header of a frame whose body is written right after them. A connection
+/// that writes both in one call does not copy the body.
+///
+/// # Errors
+/// As [`encode`].
+pub fn encode_head(command: &Command, serialization: Serialization, into: &mut BytesMut) -> Result<(), CodecError> {
     let start = into.len();
     let result = append(command, serialization, into, start);
     if result.is_err() {
@@ -70,7 +82,6 @@ fn append(
     into: &mut BytesMut,
     start: usize,
 ) -> Result<(), CodecError> {
-    into.reserve(8 + 256 + command.body.len());
     into.put_u64(0); // both lengths, known at the end
     match serialization {
         Serialization::Json => json::write(command, into)?,
@@ -84,7 +95,6 @@ fn append(
     if frame_bytes > MAX_FRAME_BYTES {
         return Err(CodecError::FrameTooLarge { bytes: frame_bytes as u64, limit_bytes: MAX_FRAME_BYTES });
     }
-    into.extend_from_slice(&command.body);
     let lengths = ((frame_bytes as u64) << 32)
         | ((header_bytes as u64) & 0x00FF_FFFF)
         | match serialization {
