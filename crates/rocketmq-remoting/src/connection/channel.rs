@@ -341,12 +341,16 @@ async fn session(shared: &Arc<ChannelShared>) -> Result<Duration, Error> {
     let (connection, driver) = Connection::prepare(shared.address.clone(), options, generation).await?;
     let mut driver = pin!(driver.run());
     if let Some(greeting) = &shared.options.greeting {
-        let greeted = connection.greet(greeting(), shared.options.connect_limit);
-        let request = greeting().request_code();
+        let greeting = greeting();
+        let request = greeting.request_code();
+        let mut greeted = pin!(connection.greet(greeting, shared.options.connect_limit));
         tokio::select! {
-            biased;
-            greeted = greeted => greeted?,
-            () = &mut driver => return Err(Error::ConnectionLost { request, sent: true }),
+            greeted = &mut greeted => greeted?,
+            () = &mut driver => {
+                // Everything on the connection has an answer or an error by now.
+                greeted.await?;
+                return Err(Error::ConnectionLost { request, sent: true });
+            }
         }
     }
     let began = Instant::now();

@@ -20,6 +20,8 @@ mod lines;
 mod options;
 mod push;
 mod stream;
+#[cfg(test)]
+mod tests;
 
 use std::fmt;
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
