@@ -74,3 +74,48 @@ fn signature(command: &Command, credentials: &Credentials) -> String {
     mac.update(&command.body);
     STANDARD.encode(mac.finalize().into_bytes())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::code::RequestCode;
+
+    fn signed(credentials: &Credentials) -> Command {
+        let mut command =
+            Command::request(RequestCode::SendMessageV2).with("b", "Orders").with("a", "group").with_body("body");
+        sign(&mut command, credentials);
+        command
+    }
+
+    /// RFC 2202, test case 2: the value is all there is to sign.
+    #[test]
+    fn the_signature_is_hmac_sha1() {
+        let mut command = Command::request(RequestCode::HeartBeat).with("x", "what do ya want for nothing?");
+        assert_eq!(signature(&command, &Credentials::new("", "Jefe")), "7/zfauXrL6LSdBbV8YTfnCWafHk=");
+        // Fields come first, in the order of their names, then the body.
+        command.ext.set("x", "do ya want");
+        command.ext.set("w", "what ");
+        command.body = " for nothing?".into();
+        assert_eq!(signature(&command, &Credentials::new("", "Jefe")), "7/zfauXrL6LSdBbV8YTfnCWafHk=");
+    }
+
+    #[test]
+    fn signing_again_replaces_what_was_signed() {
+        let plain = Credentials::new("app", "secret");
+        let token = plain.clone().with_security_token("t");
+        let mut command = signed(&token);
+        assert_eq!(command.ext.get("SecurityToken"), Some("t"));
+        sign(&mut command, &plain);
+        assert_eq!(command.ext.get("SecurityToken"), None);
+        assert_eq!(command.ext.get("Signature"), signed(&plain).ext.get("Signature"));
+        assert_eq!(command.ext.get("AccessKey"), Some("app"));
+        assert_ne!(signed(&token).ext.get("Signature"), signed(&plain).ext.get("Signature"));
+    }
+
+    #[test]
+    fn no_secret_is_shown() {
+        let credentials = Credentials::new("app", "hidden1").with_security_token("hidden2");
+        let text = format!("{credentials:?} {:?}", signed(&credentials));
+        assert!(text.contains("app") && !text.contains("hidden"), "{text}");
+    }
+}

@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::code::{RequestCode, ResponseCode};
 
 pub use crate::codec::CodecError;
-pub use crate::message::MessageError;
+pub use crate::message::{MessageError, StoredError};
 
 /// Any failure of this crate.
 #[derive(Debug, thiserror::Error)]
@@ -52,12 +52,20 @@ pub enum Error {
     ConnectionLost {
         /// What was asked.
         request: RequestCode,
-        /// False if no byte of the request was handed to the socket.
+        /// False if the request was not handed to the socket as a whole: the peer cannot have read it.
         sent: bool,
     },
     /// The connection or client was closed by its owner; nothing was sent.
     #[error("closed")]
     Closed,
+    /// The request was to go on one certain connection, and there is another one now; nothing was sent.
+    #[error("the connection is number {now}, not {expected} as demanded")]
+    Reconnected {
+        /// The number of the connection that was demanded.
+        expected: u64,
+        /// The number of the current connection.
+        now: u64,
+    },
     /// The peer answered, and the answer is no.
     #[error("{request}: {code}{}", remark.as_deref().map(|r| format!(": {r}")).unwrap_or_default())]
     Refused {
@@ -75,6 +83,15 @@ pub enum Error {
         request: RequestCode,
         /// The missing or unreadable part.
         what: &'static str,
+    },
+    /// The peer answered yes, with a stored message that cannot be read.
+    #[error("{request}: {source}")]
+    Stored {
+        /// What was asked.
+        request: RequestCode,
+        /// Why.
+        #[source]
+        source: StoredError,
     },
     /// A topic has no broker or queue that could be used; nothing was sent.
     #[error("topic {topic}: {problem}")]
@@ -99,9 +116,10 @@ impl Error {
             | Self::Connect { .. }
             | Self::Tls { .. }
             | Self::Closed
+            | Self::Reconnected { .. }
             | Self::Route { .. } => false,
             Self::TimedOut { sent, .. } | Self::ConnectionLost { sent, .. } => *sent,
-            Self::Codec(_) | Self::Answer { .. } => true,
+            Self::Codec(_) | Self::Answer { .. } | Self::Stored { .. } => true,
             Self::Refused { code, .. } => matches!(
                 code,
                 ResponseCode::Success

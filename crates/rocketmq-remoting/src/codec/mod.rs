@@ -127,3 +127,6 @@ pub fn decode(mut frame: Bytes) -> Result<(Command, Serialization), CodecError> 
         other => Err(CodecError::SerializationUnknown(other)),
     }
 }
+
+#[cfg(test)]
+mod tests;
