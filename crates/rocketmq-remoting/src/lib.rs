@@ -9,6 +9,7 @@
 #![cfg_attr(test, allow(clippy::indexing_slicing))]
 
 pub mod acl;
+pub mod client;
 pub mod code;
 pub mod codec;
 pub mod command;

@@ -47,7 +47,8 @@ impl FromStr for Address {
         let wrong = || AddressError(text.chars().take(200).collect());
         let (host, port) = text.rsplit_once(':').ok_or_else(wrong)?;
         let port = port.parse().ok().filter(|p| *p != 0).ok_or_else(wrong)?;
-        if host.is_empty() || host == "[]" || host.len() > 253 || host.contains(|c: char| c.is_whitespace() || c == '/') {
+        if host.is_empty() || host == "[]" || host.len() > 253 || host.contains(|c: char| c.is_whitespace() || c == '/')
+        {
             return Err(wrong());
         }
         Ok(Self { host_end: host.len(), port, text: text.into() })

@@ -43,7 +43,7 @@ struct ChannelShared {
     wanted: Notify,
     last_wanted: Mutex<Instant>,
     kept: AtomicBool,
-    }
+}
 
 #[derive(Clone, Debug, Default)]
 struct State {
@@ -67,7 +67,7 @@ impl State {
 pub struct ChannelStatus {
     /// True while there is a connection that takes requests.
     pub connected: bool,
-    /// How many connections there have been; the current or last one has this number. 0 before the first.
+    /// The number of the current or last connection, as [`Connection::generation`]; 0 before the first.
     pub generation: u64,
     /// The peer's version, as the last heartbeat's answer told it.
     pub peer_version: Option<Version>,
@@ -148,8 +148,13 @@ impl Channel {
         self.shared.want();
     }
 
-    /// The number of the current or last connection, 0 before the first. It changes before the first request of a new
-    /// connection can be sent.
+    /// Ends what [`Self::keep_connected`] began. The connection stays until it is lost.
+    pub fn release(&self) {
+        self.shared.kept.store(false, Ordering::Relaxed);
+    }
+
+    /// The number of the current or last connection, as [`Connection::generation`]; 0 before the first. It changes before
+    /// the first request of a new connection can be sent.
     #[must_use]
     pub fn generation(&self) -> u64 {
         self.shared.state.borrow().generation
@@ -231,7 +236,7 @@ impl Channel {
         let connection = self.connection(limit).await?;
         let greeting = self.shared.options.greeting.clone().ok_or(Error::Closed)?;
         let left = deadline.saturating_duration_since(Instant::now());
-        connection.greet(greeting(), left).await?;
+        connection.greet(greeting()?, left).await?;
         self.shared.beaten(&connection);
         Ok(self.status())
     }
@@ -266,10 +271,8 @@ impl ChannelShared {
     }
 
     fn no_connection_within(&self, limit: Duration) -> Error {
-        let source = std::io::Error::new(
-            std::io::ErrorKind::TimedOut,
-            format!("no connection within {} ms", limit.as_millis()),
-        );
+        let source =
+            std::io::Error::new(std::io::ErrorKind::TimedOut, format!("no connection within {} ms", limit.as_millis()));
         Error::Connect { address: self.address.to_string(), source }
     }
 
@@ -337,11 +340,11 @@ async fn supervise(shared: Arc<ChannelShared>) {
 /// One connection from its beginning to its end. Returns how long it lived, or why it did not begin.
 async fn session(shared: &Arc<ChannelShared>) -> Result<Duration, Error> {
     let options = shared.options.clone();
-    let generation = shared.state.borrow().generation + 1;
-    let (connection, driver) = Connection::prepare(shared.address.clone(), options, generation).await?;
+    let (connection, driver) = Connection::prepare(shared.address.clone(), options).await?;
+    let generation = connection.generation();
     let mut driver = pin!(driver.run());
     if let Some(greeting) = &shared.options.greeting {
-        let greeting = greeting();
+        let greeting = greeting()?;
         let request = greeting.request_code();
         let mut greeted = pin!(connection.greet(greeting, shared.options.connect_limit));
         tokio::select! {
@@ -390,7 +393,8 @@ async fn keep_alive(shared: &ChannelShared, connection: &Connection) {
             () = line.suspect.notified() => {}
         }
         let reads_before = line.reads.load(Ordering::Relaxed);
-        match connection.greet(greeting(), shared.options.heartbeat_limit).await {
+        let beat = async { connection.greet(greeting()?, shared.options.heartbeat_limit).await };
+        match beat.await {
             Ok(()) => shared.beaten(connection),
             Err(Error::TimedOut { .. }) if line.reads.load(Ordering::Relaxed) == reads_before => return,
             Err(error) => {

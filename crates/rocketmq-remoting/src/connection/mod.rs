@@ -50,6 +50,8 @@ use lines::{Lines, Lost};
 /// Frames without a waiting request that may be queued: refusals of pushes and one-way requests.
 const MAX_UNASKED_FRAMES: usize = 64;
 
+static NEXT_GENERATION: AtomicU64 = AtomicU64::new(1);
+
 #[derive(Debug)]
 struct Shared {
     address: Address,
@@ -144,20 +146,16 @@ impl Connection {
     pub async fn open(address: Address, options: ConnectionOptions) -> Result<Self, Error> {
         let limit = options.connect_limit;
         let greeting = options.greeting.clone();
-        let (mut connection, driver) = Self::prepare(address, options, 1).await?;
+        let (mut connection, driver) = Self::prepare(address, options).await?;
         connection._task = Some(Arc::new(OwnTask(tokio::spawn(driver.run()))));
         if let Some(greeting) = greeting {
-            connection.greet(greeting(), limit).await?;
+            connection.greet(greeting()?, limit).await?;
         }
         Ok(connection)
     }
 
     /// Connects. The driver must be run for anything to happen.
-    async fn prepare(
-        address: Address,
-        options: ConnectionOptions,
-        generation: u64,
-    ) -> Result<(Self, driver::Driver), Error> {
+    async fn prepare(address: Address, options: ConnectionOptions) -> Result<(Self, driver::Driver), Error> {
         let limit = options.connect_limit;
         let opening = stream::Stream::open(&address, options.tls.as_ref());
         let stream = match tokio::time::timeout(limit, opening).await {
@@ -172,7 +170,7 @@ impl Connection {
         };
         let shared = Arc::new(Shared {
             address,
-            generation,
+            generation: NEXT_GENERATION.fetch_add(1, Ordering::Relaxed),
             window: Arc::new(Semaphore::new(options.window.clamp(1, Semaphore::MAX_PERMITS))),
             next_opaque: AtomicI32::new(1),
             lines: Mutex::new(Lines::new(MAX_UNASKED_FRAMES)),
@@ -304,7 +302,8 @@ impl Connection {
         &self.shared.address
     }
 
-    /// Which connection of its channel this is, from 1.
+    /// The number of this connection. Connections are numbered from 1 as they are made, through the whole process: no
+    /// two have the same, a later one has a higher one.
     #[must_use]
     pub fn generation(&self) -> u64 {
         self.shared.generation

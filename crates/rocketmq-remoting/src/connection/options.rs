@@ -8,11 +8,12 @@ use super::{Counters, Pushes};
 use crate::acl::Credentials;
 use crate::codec::Serialization;
 use crate::command::Command;
+use crate::error::Error;
 use crate::tls::Tls;
 
 /// Makes the request that opens a connection and keeps it alive: HEART_BEAT for brokers. It is called again for each
 /// use, so that it can name the producer groups of the moment.
-pub type Greeting = Arc<dyn Fn() -> Command + Send + Sync>;
+pub type Greeting = Arc<dyn Fn() -> Result<Command, Error> + Send + Sync>;
 
 /// Limits and settings of [`super::Connection`] and [`super::Channel`]. Cheap to clone; clones share the counters and
 /// the queue of pushes.

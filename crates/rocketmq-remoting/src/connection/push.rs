@@ -76,8 +76,7 @@ impl Pushes {
 
     /// Called by the reader of a connection; never waits.
     pub(super) fn deliver(&self, mut command: Command, connection: Connection) -> Delivery {
-        let subscriber =
-            self.subscribers.lock().unwrap_or_else(PoisonError::into_inner).get(&command.code).cloned();
+        let subscriber = self.subscribers.lock().unwrap_or_else(PoisonError::into_inner).get(&command.code).cloned();
         let Some(subscriber) = subscriber else {
             let hint = Self::HINTS.contains(&command.request_code());
             return if hint { Delivery::Dropped } else { Delivery::NotServed };
