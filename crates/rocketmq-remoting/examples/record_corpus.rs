@@ -5,9 +5,9 @@
 //! ```
 //!
 //! The broker has to run without access control, and to check half messages soon and twice at most
-//! (transactionCheckInterval=2000, transactionTimeOut=4000, transactionCheckMax=2). Takes about 20 s. Settings that
-//! name files of the machine are left out of the recorded broker configuration.
-#![allow(clippy::expect_used, missing_docs)]
+//! (transactionCheckInterval=2000, transactionTimeOut=4000, transactionCheckMax=2). Takes about 20 s. What names
+//! files of the machine is left out of the recorded settings and counters.
+#![allow(clippy::expect_used, clippy::indexing_slicing, missing_docs)]
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -184,20 +184,29 @@ fn administration(broker: &mut Peer, names: &mut Peer) {
     let queues: Vec<MessageQueue> = route.answer(old).expect("route").publish_queues(TOPIC);
     assert_eq!(queues.len(), 4);
     broker.ask("update-broker-config", &UpdateBrokerConfig { settings: vec![("slaveTimeout".into(), "3001".into())] });
-    config(broker);
-    broker.ask("runtime-info", &GetRuntimeInfo);
+    record_redacted(broker, "broker-config", &GetBrokerConfig::of(DURABILITY_KEYS), without_files);
 }
 
-fn config(broker: &mut Peer) {
-    let request = GetBrokerConfig::of(DURABILITY_KEYS);
+/// Asks, and keeps the answer with a body from which `redact` has taken what tells about this machine.
+fn record_redacted<R: Request>(broker: &mut Peer, name: &str, request: &R, redact: fn(&str) -> String) {
     broker.send(request.command().expect("command"), Serialization::Json);
     let (mut answer, serialization) = codec::decode(broker.frame().slice(4..)).expect("decode");
-    let body = String::from_utf8(answer.body.to_vec()).expect("text");
-    let kept: Vec<&str> = body.lines().filter(|line| !line.contains(['/', '\\'])).collect();
-    answer.body = kept.join("\n").into();
+    answer.body = redact(std::str::from_utf8(&answer.body).expect("text")).into();
     let mut frame = BytesMut::new();
     codec::encode(&answer, serialization, &mut frame).expect("encode");
-    broker.keep("broker-config", &frame.freeze(), &answer);
+    broker.keep(name, &frame.freeze(), &answer);
+}
+
+fn without_files(settings: &str) -> String {
+    let kept: Vec<&str> = settings.lines().filter(|line| !line.contains(['/', '\\'])).collect();
+    kept.join("\n")
+}
+
+/// A key of it names the folder of the commit log.
+fn without_folders(json: &str) -> String {
+    let mut info: serde_json::Value = serde_json::from_str(json).expect("JSON");
+    info["table"].as_object_mut().expect("a table").retain(|key, _| !key.contains(['/', '\\']));
+    info.to_string()
 }
 
 fn sends(broker: &mut Peer) {
@@ -231,6 +240,7 @@ fn sends(broker: &mut Peer) {
 }
 
 fn reads(broker: &mut Peer) {
+    record_redacted(broker, "runtime-info", &GetRuntimeInfo, without_folders);
     pause(Duration::from_secs(1)); // queues and index are built a moment after the answer
     let first = broker.ask("pull", &pull(TOPIC, 0, 0));
     assert_eq!(first.messages.len(), 5);

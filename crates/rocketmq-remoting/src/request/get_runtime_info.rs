@@ -78,7 +78,7 @@ impl RuntimeInfo {
     #[must_use]
     pub fn flushed_at_least(&self) -> Option<i64> {
         let unflushed = i64::try_from(self.unflushed_bytes_at_most()?).unwrap_or(i64::MAX);
-        Some(self.commit_log_max_offset()?.saturating_sub(unflushed))
+        Some(self.commit_log_max_offset()?.saturating_sub(unflushed).max(0))
     }
 }
 
@@ -143,6 +143,8 @@ mod tests {
         let some = info(r#"{"table":{"commitLogMaxOffset":"100000","remainHowManyDataToFlush":"1.0 KiB","n":5}}"#);
         assert_eq!(some.flushed_at_least(), Some(98_924));
         assert_eq!(some.get("n"), Some("5"));
+        let little = info(r#"{"table":{"commitLogMaxOffset":"3275","remainHowManyDataToFlush":"3.2 KiB"}}"#);
+        assert_eq!(little.flushed_at_least(), Some(0));
         assert_eq!(info(r#"{"table":{"commitLogMaxOffset":"100000"}}"#).flushed_at_least(), None);
         assert_eq!(info("{}").commit_log_max_offset(), None);
     }

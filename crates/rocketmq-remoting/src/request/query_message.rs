@@ -1,5 +1,7 @@
 //! QUERY_MESSAGE. Source: `QueryMessageRequestHeader`, `QueryMessageProcessor`, `MQAdminImpl` of RocketMQ 4.9.4.
 
+use std::collections::HashSet;
+
 use super::{Request, answer};
 use crate::code::{RequestCode, ResponseCode};
 use crate::command::Command;
@@ -23,7 +25,7 @@ pub struct QueryMessage {
 }
 
 impl Request for QueryMessage {
-    /// The messages, in no particular order.
+    /// The messages, each once, in no particular order.
     type Answer = Vec<StoredMessage>;
     const CODE: RequestCode = RequestCode::QueryMessage;
 
@@ -46,10 +48,12 @@ impl Request for QueryMessage {
         answer::success(Self::CODE, &answer)?;
         let mut messages = StoredMessage::read_all(answer.body.clone())
             .map_err(|source| Error::Stored { request: Self::CODE, source })?;
-        // The broker's index knows hashes only.
+        // The broker's index knows hashes only, and has a message twice whose unique key is also one of its keys.
+        let mut seen = HashSet::new();
         messages.retain(|message| {
             message.topic == self.topic
                 && (message.unique_key() == Some(&self.key) || message.keys().any(|key| key == self.key))
+                && seen.insert(message.offset_id())
         });
         Ok(messages)
     }
