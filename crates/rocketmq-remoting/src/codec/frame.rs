@@ -10,7 +10,8 @@ pub const MAX_FRAME_BYTES: usize = 16 * 1024 * 1024;
 /// The header's length has 24 bits.
 pub(super) const MAX_HEADER_BYTES: usize = 0x00FF_FFFF;
 
-/// Takes one whole frame, without its four length bytes, off the front of `buffer`; `None` until it has all arrived.
+/// Takes one whole frame, without its four length bytes, off the front of `buffer`; `None` until it has all arrived, and
+/// then `buffer` has room for the rest of it (at most `max_frame_bytes`). The frame shares the buffer's memory.
 ///
 /// # Errors
 /// [`CodecError::FrameTooLarge`] for a length above `max_frame_bytes` (negative lengths are); `buffer` is then as it

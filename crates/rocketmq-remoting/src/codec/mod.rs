@@ -1,6 +1,23 @@
 //! Frames: bytes to [`Command`] and back, in both serialisations. Never panics, never allocates more than a small
 //! multiple of what it was given.
 //!
+//! ```
+//! use bytes::BytesMut;
+//! use rocketmq_remoting::codec::{self, MAX_FRAME_BYTES};
+//! use rocketmq_remoting::request::GetRoute;
+//! use rocketmq_remoting::{Request, Serialization};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let mut bytes = BytesMut::new();
+//! codec::encode(&GetRoute { topic: "Orders".into() }.command()?, Serialization::Binary, &mut bytes)?;
+//! let frame = codec::split_frame(&mut bytes, MAX_FRAME_BYTES)?.expect("all of it is there");
+//! let (command, serialization) = codec::decode(frame)?;
+//! assert_eq!(command.ext.get("topic"), Some("Orders"));
+//! assert_eq!(serialization, Serialization::Binary);
+//! # Ok(())
+//! # }
+//! ```
+//!
 //! A frame is its length (4 bytes, big endian, of all that follows), then the serialisation type (1 byte) and header
 //! length (3 bytes), header, body. Source: `RemotingCommand`, `NettyDecoder`, `RocketMQSerializable` of RocketMQ 4.9.4.
 
