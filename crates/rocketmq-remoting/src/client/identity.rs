@@ -16,7 +16,8 @@ pub(super) fn client_id(instance: &str) -> String {
 fn host_name() -> String {
     let from_system = || std::fs::read_to_string("/proc/sys/kernel/hostname").ok();
     let name = from_system().or_else(|| std::env::var("HOSTNAME").ok()).unwrap_or_default();
-    let name: String = name.trim().chars().filter(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | '_')).collect();
+    let name: String =
+        name.trim().chars().filter(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | '_')).collect();
     if name.is_empty() { "localhost".to_owned() } else { name }
 }
 

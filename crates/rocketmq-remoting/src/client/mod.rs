@@ -228,8 +228,7 @@ impl Client {
                 }
             })
             .await;
-            let channel = located
-                .map_err(|_| Error::TimedOut { request: R::CODE, after: limit, sent: false })??;
+            let channel = located.map_err(|_| Error::TimedOut { request: R::CODE, after: limit, sent: false })??;
             let connection = channel.connection(left(deadline)).await?;
             if let Some(expected) = generation
                 && expected != connection.generation()

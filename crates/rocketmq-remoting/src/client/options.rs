@@ -10,7 +10,6 @@ use crate::tls::Tls;
 
 /// Settings of a [`super::Client`]. Start with [`ClientOptions::new`] and change what must differ.
 #[derive(Clone, Debug)]
-#[non_exhaustive]
 pub struct ClientOptions {
     /// Name servers. All of them know the same; the first that answers is asked until it fails.
     pub name_servers: Vec<Address>,

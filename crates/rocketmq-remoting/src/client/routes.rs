@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::name_servers::NameServers;
 use super::TopicRoute;
+use super::name_servers::NameServers;
 use crate::code::ResponseCode;
 use crate::connection::describe;
 use crate::error::Error;
