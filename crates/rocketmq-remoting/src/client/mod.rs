@@ -198,7 +198,7 @@ impl Client {
         if let Some(address) = address {
             return Ok(self.channel(address));
         }
-        self.inner.routes.suspect(&queue.topic);
+        self.inner.routes.suspect(&queue.topic, &self.inner.name_servers);
         Err(Error::Route { topic: queue.topic.clone(), problem: "its route has no broker of this name now" })
     }
 
@@ -242,7 +242,7 @@ impl Client {
         if let Err(error) = &result
             && may_be_cured_by_another_route(error)
         {
-            self.inner.routes.suspect(&queue.topic);
+            self.inner.routes.suspect(&queue.topic, &self.inner.name_servers);
         }
         result
     }

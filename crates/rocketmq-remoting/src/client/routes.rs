@@ -43,8 +43,6 @@ struct Known {
     route: Option<Arc<TopicRoute>>,
     asked_at: Option<Instant>,
     used_at: Instant,
-    /// Something failed that another route may cure.
-    suspect: bool,
 }
 
 impl Topic {
@@ -73,39 +71,49 @@ impl Routes {
         }
         let topic = Arc::new(Topic {
             name: name.to_owned(),
-            known: Mutex::new(Known { route: None, asked_at: None, used_at: now, suspect: false }),
+            known: Mutex::new(Known { route: None, asked_at: None, used_at: now }),
             asking: tokio::sync::Mutex::new(()),
         });
         topics.insert(name.to_owned(), topic.clone());
         topic
     }
 
-    /// The route, from memory if it is fresh. An old one is used at once and fetched again meanwhile; a suspect one is
-    /// fetched first, if the last look-up is not too recent.
+    /// The route. What is remembered is used at once, and fetched again behind the caller's back when it is old, so that
+    /// a name server that is slow or dead holds up nobody who knows the way.
     pub(crate) async fn get(&self, name: &str, servers: &Arc<NameServers>) -> Result<Arc<TopicRoute>, Error> {
         let topic = self.topic(name);
-        let remembered = {
-            let mut known = topic.known();
-            let age = known.asked_at.map(|at| at.elapsed());
-            let may_ask = age.is_none_or(|age| age >= self.limits.pause);
-            match &known.route {
-                Some(route) if !(known.suspect && may_ask) => {
-                    let route = route.clone();
-                    if age.is_none_or(|age| age >= self.limits.refresh) {
-                        // The next one who comes will not start a second look-up.
-                        known.asked_at = Some(Instant::now());
-                        let (topic, servers, limit) = (topic.clone(), servers.clone(), self.limits.limit);
-                        tokio::spawn(async move { ask(&topic, &servers, limit, None).await.map(drop) });
-                    }
-                    Some(route)
-                }
-                _ => None,
-            }
-        };
+        let remembered = topic.known().route.clone();
         match remembered {
-            Some(route) => Ok(route),
+            Some(route) => {
+                self.ask_behind(&topic, servers, self.limits.refresh);
+                Ok(route)
+            }
             None => ask(&topic, servers, self.limits.limit, Some(self.limits.pause)).await,
         }
+    }
+
+    /// Something failed that another route may cure: fetches it, unless that was done a moment ago.
+    pub(crate) fn suspect(&self, name: &str, servers: &Arc<NameServers>) {
+        self.ask_behind(&self.topic(name), servers, self.limits.pause);
+    }
+
+    /// Starts a look-up if the last one was begun longer ago than this.
+    fn ask_behind(&self, topic: &Arc<Topic>, servers: &Arc<NameServers>, age: Duration) {
+        {
+            let mut known = topic.known();
+            if known.asked_at.is_some_and(|at| at.elapsed() < age) {
+                return;
+            }
+            // The next one who comes will not start another.
+            known.asked_at = Some(Instant::now());
+        }
+        let (topic, servers, limit) = (topic.clone(), servers.clone(), self.limits.limit);
+        tokio::spawn(async move {
+            // One who asks already asks for all.
+            if topic.asking.try_lock().is_ok() {
+                let _last_known_stays = ask(&topic, &servers, limit, None).await;
+            }
+        });
     }
 
     /// Asks now, whatever is remembered.
@@ -116,11 +124,6 @@ impl Routes {
     /// As if it had never been known.
     pub(crate) fn forget(&self, name: &str) {
         self.topics.lock().unwrap_or_else(PoisonError::into_inner).remove(name);
-    }
-
-    /// The route's next user asks first.
-    pub(crate) fn suspect(&self, name: &str) {
-        self.topic(name).known().suspect = true;
     }
 }
 
@@ -150,7 +153,6 @@ async fn ask(
     match answer {
         Ok(answer) => {
             let route = Arc::new(TopicRoute::new(&topic.name, answer));
-            known.suspect = false;
             known.route = Some(route.clone());
             Ok(route)
         }

@@ -357,7 +357,7 @@ async fn session(shared: &Arc<ChannelShared>) -> Result<Duration, Error> {
         }
     }
     let began = Instant::now();
-    Counters::add(&shared.options.counters.connections_opened, 1);
+    connection.shared.became_usable();
     let beats = u64::from(shared.options.greeting.is_some());
     shared.state.send_modify(|s| {
         s.connection = Some(connection.clone());

@@ -25,9 +25,9 @@ macro_rules! counters {
 counters! {
     /// Connections that became usable.
     connections_opened,
-    /// Attempts that did not.
+    /// Attempts that did not become a usable connection.
     connect_failures,
-    /// Connections that ended, for whatever reason.
+    /// Usable connections that ended, for whatever reason.
     connections_ended,
     /// Requests put on a connection.
     requests,

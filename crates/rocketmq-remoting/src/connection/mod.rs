@@ -24,7 +24,7 @@ mod stream;
 mod tests;
 
 use std::fmt;
-use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -69,6 +69,7 @@ struct Shared {
     leaving: Notify,
     /// A request ran into its limit while the peer was silent.
     suspect: Notify,
+    usable: AtomicBool,
     peer_version: AtomicI32,
     /// Reads that brought something. A peer is silent while this does not move.
     reads: AtomicU64,
@@ -79,11 +80,19 @@ impl Shared {
         self.lines.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// The greeting, if there is one, was accepted.
+    fn became_usable(&self) {
+        self.usable.store(true, Ordering::Relaxed);
+        Counters::add(&self.options.counters.connections_opened, 1);
+    }
+
     /// Ends all that waits. Returns whether this was the first call.
     fn close(&self, why: &str) -> bool {
         let first = self.lines().close(why);
         if first {
-            Counters::add(&self.options.counters.connections_ended, 1);
+            if self.usable.load(Ordering::Relaxed) {
+                Counters::add(&self.options.counters.connections_ended, 1);
+            }
             self.window.close();
             self.stop.notify_one();
             self.ended.send_replace(true);
@@ -151,6 +160,7 @@ impl Connection {
         if let Some(greeting) = greeting {
             connection.greet(greeting()?, limit).await?;
         }
+        connection.shared.became_usable();
         Ok(connection)
     }
 
@@ -179,6 +189,7 @@ impl Connection {
             stop: Notify::new(),
             leaving: Notify::new(),
             suspect: Notify::new(),
+            usable: AtomicBool::new(false),
             peer_version: AtomicI32::new(0),
             reads: AtomicU64::new(0),
             options,
