@@ -3,7 +3,7 @@
 //! | variable | what |
 //! |---|---|
 //! | `OUTHAUL_TEST_ROCKETMQ4_NAMESRV`, `…5_NAMESRV` | `host:port` of a name server with one plain broker |
-//! | `OUTHAUL_TEST_ROCKETMQ4_TLS` | a folder with `ca.pem`, `client.pem`, `client.key` (made by that authority) and `other-ca.pem` (which signed nothing); the 4.9 servers above have a certificate of `ca.pem` for [`TLS_NAME`], and want one of clients (`tls.server.need.client.auth=require`) |
+//! | `OUTHAUL_TEST_ROCKETMQ4_TLS` | a folder as `tests/make-certificates.sh` makes it, with `ca.pem`, `client.pem`, `client.key` (made by that authority) and `other-ca.pem` (which signed nothing); the 4.9 servers above have a certificate of `ca.pem` for [`TLS_NAME`], and want one of clients (`tls.server.need.client.auth=require`) |
 //! | `OUTHAUL_TEST_ROCKETMQ4_ACL_NAMESRV`, `…5_ACL_NAMESRV` | a name server with one broker that checks accounts |
 //! | `OUTHAUL_TEST_ROCKETMQ4_ACL_ACCOUNTS`, `…5_ACL_ACCOUNTS` | a file with lines `ADMIN_ACCESS_KEY=`, `ADMIN_SECRET_KEY=`, and the same with `APP_` (may send and receive) and `READER_` (may receive) |
 //!
