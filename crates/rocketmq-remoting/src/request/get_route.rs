@@ -1,7 +1,7 @@
 //! GET_ROUTEINFO_BY_TOPIC, of a name server. Source: `GetRouteInfoRequestHeader`, `TopicRouteData`, `QueueData`,
 //! `BrokerData`, and `MQClientInstance` for the order of queues, of RocketMQ 4.9.4.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 use serde::Deserialize;
 
@@ -111,8 +111,11 @@ impl Route {
         }
         let mut datas: Vec<&QueueData> = self.queue_datas.iter().filter(|data| data.perm & PERM_WRITE != 0).collect();
         datas.sort_by(|a, b| a.broker_name.cmp(&b.broker_name));
-        let alive =
-            datas.into_iter().filter(|data| self.broker(&data.broker_name).and_then(BrokerData::master).is_some());
+        let mut masters: HashMap<&str, bool> = HashMap::new();
+        for broker in &self.broker_datas {
+            masters.entry(&broker.broker_name).or_insert(broker.master().is_some());
+        }
+        let alive = datas.into_iter().filter(|data| masters.get(data.broker_name.as_str()) == Some(&true));
         queues(topic, alive.map(|data| (data.broker_name.as_str(), data.write_queue_nums)))
     }
 
