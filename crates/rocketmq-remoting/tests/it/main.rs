@@ -1,0 +1,23 @@
+//! Against real name servers and brokers, 4.9 and 5.x. Where they are is told by environment variables, see
+//! [`servers`]; a missing one is a failure with its remedy, never a skipped test.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)]
+
+mod acl;
+mod admin;
+mod consume;
+mod name_servers;
+mod send;
+mod servers;
+mod tls;
+mod transaction;
+
+/// Makes a test for each generation of brokers of `async fn name(server: Server)`.
+macro_rules! on_both {
+    ($($name:ident),* $(,)?) => {
+        mod v4 { $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn $name() { super::$name(crate::servers::Server::V4).await; })* }
+        mod v5 { $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn $name() { super::$name(crate::servers::Server::V5).await; })* }
+    };
+}
+pub(crate) use on_both;
