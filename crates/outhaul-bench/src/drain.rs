@@ -50,7 +50,7 @@ impl Sink for Counting {
     }
 
     async fn start(&self) -> Result<SinkInfo, SinkError> {
-        Ok(SinkInfo { level: AckLevel::Flushed, warnings: Vec::new() })
+        Ok(SinkInfo { level: AckLevel::Flushed, warnings: Vec::new(), ..SinkInfo::default() })
     }
 
     async fn send(&self, _slot: u32, messages: &[Arc<Message>]) -> Vec<Outcome> {

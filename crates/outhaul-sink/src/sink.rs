@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use outhaul_core::lane::Slotting;
-use outhaul_core::message::Message;
-use outhaul_core::receipt::{AckLevel, Outcome};
+use outhaul_core::message::{Message, Position, ShardId};
+use outhaul_core::receipt::{AckLevel, Outcome, Receipt};
 
 use crate::codes::SinkCode;
 
@@ -16,6 +16,32 @@ pub struct SinkInfo {
     pub level: AckLevel,
     /// Sentences for the operator: what can be lost at this level, settings that do not fit.
     pub warnings: Vec<String>,
+    /// Whether an acknowledgement reaches the demanded level only some time after it was given, so that
+    /// [`Sink::prove`] has to be asked.
+    pub proves_later: bool,
+}
+
+/// A message that was acknowledged, by its receipt.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Acknowledged {
+    /// Shard of the lane.
+    pub shard: ShardId,
+    /// Position in the shard's log.
+    pub position: Position,
+    /// The outbox id.
+    pub id: String,
+    /// What the destination answered.
+    pub receipt: Receipt,
+}
+
+/// What [`Sink::verify`] found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Verified {
+    /// Of the messages shown, those that the destination no longer has although it acknowledged them, by rising
+    /// position. Absence by expiry, trimming, compaction or consumption is not forgetting.
+    pub forgotten: Vec<Position>,
+    /// Whether older receipts have to be shown too, before anything is known for certain.
+    pub older: bool,
 }
 
 /// Why a sink cannot be made or started.
@@ -60,6 +86,26 @@ pub trait Sink: Send + Sync + 'static {
     ///
     /// `Delivered` is said only when the destination has confirmed; its level is what the confirmation proves.
     async fn send(&self, slot: u32, messages: &[Arc<Message>]) -> Vec<Outcome>;
+
+    /// Compares what the destination holds with what it acknowledged to a lane: its newest receipts, by rising position.
+    /// Called for each lane after every [`Sink::start`], before the lane's next send, and again with older receipts as
+    /// long as the answer asks for them (then without those that were shown before).
+    ///
+    /// # Errors
+    /// It cannot be found out now (`passes`), or never.
+    async fn verify(&self, acknowledged: &[Acknowledged]) -> Result<Verified, SinkError> {
+        let _ = acknowledged;
+        Ok(Verified::default())
+    }
+
+    /// Which of these acknowledgements have reached the demanded level by now, one answer each. Asked every 100 to
+    /// 200 ms, all lanes together, while [`SinkInfo::proves_later`] and some have not.
+    ///
+    /// # Errors
+    /// It cannot be found out now.
+    async fn prove(&self, receipts: &[Receipt]) -> Result<Vec<bool>, SinkError> {
+        Ok(vec![true; receipts.len()])
+    }
 
     /// Flushes and closes.
     async fn close(&self);

@@ -367,7 +367,7 @@ impl Sink for ScriptedSink {
             (script.failing_starts.pop_front(), script.level)
         };
         self.state.starts.send_modify(|n| *n += 1);
-        failure.map_or_else(|| Ok(SinkInfo { level, warnings: Vec::new() }), Err)
+        failure.map_or_else(|| Ok(SinkInfo { level, warnings: Vec::new(), ..SinkInfo::default() }), Err)
     }
 
     async fn send(&self, slot: u32, messages: &[Arc<Message>]) -> Vec<Outcome> {

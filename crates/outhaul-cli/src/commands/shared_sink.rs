@@ -92,7 +92,7 @@ mod tests {
         }
         async fn start(&self) -> Result<SinkInfo, SinkError> {
             self.starts.fetch_add(1, Ordering::SeqCst);
-            Ok(SinkInfo { level: AckLevel::Flushed, warnings: vec![] })
+            Ok(SinkInfo { level: AckLevel::Flushed, warnings: vec![], ..SinkInfo::default() })
         }
         async fn send(&self, _slot: u32, _messages: &[Arc<Message>]) -> Vec<Outcome> {
             if self.down.load(Ordering::SeqCst) {

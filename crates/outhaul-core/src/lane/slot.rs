@@ -14,6 +14,11 @@ pub enum Slotting {
     Single,
     /// This many slots by hash of the key; messages without a key go round robin by position.
     ByKey(u32),
+    /// This many slots by the hash that Java's `String.hashCode` gives for the key, its absolute value modulo the
+    /// number of slots; messages without a key go round robin by position. A destination whose partitions are chosen by
+    /// that hash (RocketMQ's `SelectMessageQueueByHash`) sees one partition in each slot if its number of partitions
+    /// divides the number of slots.
+    ByJavaHash(u32),
 }
 
 impl Slotting {
@@ -26,8 +31,17 @@ impl Slotting {
                     message.key.as_deref().map_or(message.position.0, |key| xxhash_rust::xxh3::xxh3_64(key.as_bytes()));
                 (n % u64::from(slots.max(1))) as u32
             }
+            Self::ByJavaHash(slots) => match message.key.as_deref() {
+                Some(key) => java_hash(key).unsigned_abs() % slots.max(1),
+                None => (message.position.0 % u64::from(slots.max(1))) as u32,
+            },
         }
     }
+}
+
+/// `String.hashCode` of Java: over the UTF-16 code units, in wrapping 32-bit arithmetic.
+fn java_hash(text: &str) -> i32 {
+    text.encode_utf16().fold(0i32, |hash, unit| hash.wrapping_mul(31).wrapping_add(i32::from(unit)))
 }
 
 /// A message in a slot.

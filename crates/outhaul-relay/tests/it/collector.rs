@@ -189,7 +189,7 @@ impl Sink for CollectorSink {
     }
 
     async fn start(&self) -> Result<SinkInfo, SinkError> {
-        Ok(SinkInfo { level: AckLevel::Flushed, warnings: Vec::new() })
+        Ok(SinkInfo { level: AckLevel::Flushed, warnings: Vec::new(), ..SinkInfo::default() })
     }
 
     async fn send(&self, slot: u32, messages: &[Arc<Message>]) -> Vec<Outcome> {

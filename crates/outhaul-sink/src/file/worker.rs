@@ -141,7 +141,7 @@ impl Worker {
                 Some("a power cut can lose what the operating system had not yet flushed".to_owned()),
             ),
         };
-        SinkInfo { level, warnings: warning.into_iter().collect() }
+        SinkInfo { level, warnings: warning.into_iter().collect(), ..SinkInfo::default() }
     }
 
     /// Writes a batch together with those that wait behind it, and gives back the call that comes after them.

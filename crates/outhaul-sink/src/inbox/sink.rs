@@ -79,7 +79,7 @@ impl Sink for InboxSink {
 
     async fn start(&self) -> Result<SinkInfo, SinkError> {
         self.check().await.map_err(|e| start_error(&e))?;
-        Ok(SinkInfo { level: AckLevel::Flushed, warnings: Vec::new() })
+        Ok(SinkInfo { level: AckLevel::Flushed, warnings: Vec::new(), ..SinkInfo::default() })
     }
 
     async fn send(&self, slot: u32, messages: &[Arc<Message>]) -> Vec<Outcome> {
