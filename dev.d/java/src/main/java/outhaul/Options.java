@@ -54,6 +54,9 @@ final class Options {
         client.setNamesrvAddr(text("namesrv"));
         client.setInstanceName("helper-" + ProcessHandle.current().pid() + "-" + System.nanoTime());
         client.setVipChannelEnabled(false);
+        // A consumer's first rebalance can miss its heartbeat (5.5.0), and its pulls are refused until the next one.
+        client.setHeartbeatBrokerInterval(1_000);
+        client.setMqClientApiTimeout(20_000); // on a machine that builds at the same time
         client.setUseTLS(has("tls"));
         return client;
     }
