@@ -1,8 +1,9 @@
-//! Real databases for tests.
+//! Real databases and brokers for tests.
 //!
-//! `./dev test` starts MariaDB, MySQL 8 and PostgreSQL and names them in environment variables; [`create`] makes a
-//! fresh database on one of them, so that no test sees another one's rows. A test that stops or kills a server takes
-//! an [`OwnServer`]. A missing variable is a failure with its remedy, never a skipped test.
+//! `./dev test` starts MariaDB, MySQL 8, PostgreSQL and RocketMQ and names them in environment variables; [`create`]
+//! makes a fresh database on one of them, so that no test sees another one's rows. A test that stops or kills a server
+//! takes an [`OwnServer`]. [`rocketmq`] is the same for brokers. A missing variable is a failure with its remedy, never
+//! a skipped test.
 //!
 //! Everything here panics instead of returning errors, unless it says otherwise: a test has no use for them.
 
@@ -15,6 +16,8 @@ use outhaul_store::DatabaseKind;
 use uuid::Uuid;
 
 mod own;
+pub mod rocketmq;
+mod script;
 mod session;
 #[cfg(test)]
 mod tests;

@@ -13,6 +13,9 @@ use crate::intake::{ReadToken, Taken};
 use crate::message::{Epoch, Position, Row, Seq, ShardId};
 use crate::pipeline::Pipeline;
 
+/// While polls are cut by their limit, the resolved mark is asked for so many times less often.
+const BACKLOG_RESOLVES: u64 = 10;
+
 impl Instance {
     pub(super) fn on_recovered(&mut self, now: Now, shard: ShardId, epoch: Epoch, found: Option<Box<Recovered>>) {
         let reads_after = self.intake.last_token();
@@ -168,7 +171,9 @@ impl Instance {
 
     pub(super) fn on_resolved(&mut self, now: Now, seq: Option<Seq>) {
         self.resolve.under_way = false;
-        self.resolve.next_at_us = now.after_ms(self.config.settings.resolve_ms);
+        // Behind a backlog the mark is of little use: a poll that is cut begins above what is known.
+        let behind = if self.poll_wait_us == 0 { BACKLOG_RESOLVES } else { 1 };
+        self.resolve.next_at_us = now.after_ms(self.config.settings.resolve_ms.saturating_mul(behind));
         if let Some(seq) = seq {
             let early = self.config.faults.has(Fault::LateCommitIgnored);
             self.intake.on_resolved(if early { self.intake.newest() } else { seq });
