@@ -192,7 +192,17 @@ impl Cluster {
     /// The queues of a topic; creates it where that is wanted.
     pub(super) async fn queues(&self, topic: &str, config: &RocketMqConfig) -> Result<Arc<Queues>, NoQueues> {
         let error = match self.client.route(topic).await {
-            Ok(route) => return Ok(self.topics.queues(&route)),
+            Ok(route) => {
+                let queues = self.topics.queues(&route);
+                if queues.iter().next().is_some() {
+                    return Ok(queues);
+                }
+                // Closed for writing, by what is remembered: perhaps it was opened again.
+                match self.client.refresh_route(topic).await {
+                    Ok(route) => return Ok(self.topics.queues(&route)),
+                    Err(error) => error,
+                }
+            }
             Err(error) => error,
         };
         if error.refused_with() != Some(ResponseCode::TopicNotExist) {
