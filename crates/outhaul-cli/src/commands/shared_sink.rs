@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use outhaul_core::lane::Slotting;
 use outhaul_core::message::Message;
 use outhaul_core::receipt::AckLevel;
-use outhaul_sink::{Outcome, Sink, SinkError, SinkInfo};
+use outhaul_sink::{Acknowledged, Finding, Outcome, Receipt, Sink, SinkError, SinkInfo, Verified};
 use tokio::sync::Mutex;
 
 use crate::codes;
@@ -50,7 +50,7 @@ impl Sink for SharedSink {
             return Ok(info.clone());
         }
         let info = self.sink.start().await?;
-        if let Some(least) = self.least.filter(|least| info.level < *least) {
+        if let Some(least) = self.least.filter(|least| info.level < *least && !info.proves_later) {
             let message = format!("require_ack is {}, but it proves only {}", least.as_str(), info.level.as_str());
             return Err(SinkError { code: codes::ACK_TOO_WEAK.code, message, passes: false });
         }
@@ -64,6 +64,18 @@ impl Sink for SharedSink {
             *self.started.lock().await = None;
         }
         outcomes
+    }
+
+    async fn verify(&self, acknowledged: &[Acknowledged]) -> Result<Verified, SinkError> {
+        self.sink.verify(acknowledged).await
+    }
+
+    async fn prove(&self, receipts: &[Receipt]) -> Result<Vec<bool>, SinkError> {
+        self.sink.prove(receipts).await
+    }
+
+    async fn examine(&self, topics: &[String]) -> Vec<Finding> {
+        self.sink.examine(topics).await
     }
 
     /// Nothing: another outbox may still deliver.

@@ -195,7 +195,7 @@ fn destinations<'a>(tables: &'a [Table], p: &mut Problems) -> Vec<(&'a Table, De
         let settings = Json::Object(settings(t, of_kind.unwrap_or(&[])));
         // What is missing is told by the sink; what is unknown was told above, with its line.
         if !kind.is_empty()
-            && let Err(e) = registry::make(&kind, &name, settings.clone())
+            && let Err(e) = registry::make(&kind, &name, settings.clone(), require_ack)
         {
             let place = if e.code == SinkCode::Settings.code() { &t.origin } else { t.place("kind") };
             p.push(place, usage(e.into()));
