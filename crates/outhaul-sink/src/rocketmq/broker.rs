@@ -8,7 +8,9 @@ use rocketmq_remoting::client::Master;
 use rocketmq_remoting::command::Version;
 use rocketmq_remoting::connection::{Address, Channel, Connection};
 use rocketmq_remoting::message::DEFAULT_MAX_MESSAGE_BYTES;
-use rocketmq_remoting::request::{BrokerConfig, DURABILITY_KEYS, GetBrokerConfig, GetRuntimeInfo, RuntimeInfo, SendStatus};
+use rocketmq_remoting::request::{
+    BrokerConfig, DURABILITY_KEYS, GetBrokerConfig, GetRuntimeInfo, RuntimeInfo, SendStatus,
+};
 use rocketmq_remoting::{Error, ResponseCode};
 use tokio::time::Instant;
 
@@ -208,9 +210,12 @@ pub(super) fn is_account_problem(error: &Error) -> bool {
         "authenticationexception",
     ];
     match error {
-        Error::Refused { code: ResponseCode::NoPermission | ResponseCode::SystemError, remark: Some(remark), .. } => {
+        Error::Refused {
+            code: ResponseCode::NoPermission | ResponseCode::SystemError, remark: Some(remark), ..
+        } => {
             let remark = remark.to_lowercase();
-            WORDS.iter().any(|word| remark.contains(word)) || (remark.contains("user:") && remark.contains("is not found"))
+            WORDS.iter().any(|word| remark.contains(word))
+                || (remark.contains("user:") && remark.contains("is not found"))
         }
         _ => false,
     }

@@ -167,11 +167,7 @@ pub const KEYS: [Key; 23] = [
         default: Some("\"\""),
         help: "what is put before every topic; RocketMQ's topics are 1 to 127 of a-zA-Z0-9_%|-",
     },
-    Key {
-        name: "tag",
-        default: Some("\"\""),
-        help: "tag (TAGS) of messages that have no header `tags`; empty: none",
-    },
+    Key { name: "tag", default: Some("\"\""), help: "tag (TAGS) of messages that have no header `tags`; empty: none" },
     Key {
         name: "create_topics",
         default: Some("false"),

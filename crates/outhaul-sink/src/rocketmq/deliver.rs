@@ -423,8 +423,7 @@ impl<'a> Line<'a, '_> {
 
 fn halves(mut parcel: Parcel) -> After {
     let middle = parcel.indexes.len() / 2;
-    let second =
-        Parcel { indexes: parcel.indexes.split_off(middle), messages: parcel.messages.split_off(middle) };
+    let second = Parcel { indexes: parcel.indexes.split_off(middle), messages: parcel.messages.split_off(middle) };
     After::Halves(parcel, second)
 }
 

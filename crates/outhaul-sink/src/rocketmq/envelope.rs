@@ -29,7 +29,10 @@ pub(super) const JSON: &str = "outhaul-json";
 pub(super) fn unique_key(id: &str) -> String {
     let dash = |at: usize| matches!(at, 8 | 13 | 18 | 23);
     let canonical = id.len() == 36
-        && id.bytes().enumerate().all(|(at, b)| if dash(at) { b == b'-' } else { matches!(b, b'0'..=b'9' | b'a'..=b'f') });
+        && id
+            .bytes()
+            .enumerate()
+            .all(|(at, b)| if dash(at) { b == b'-' } else { matches!(b, b'0'..=b'9' | b'a'..=b'f') });
     if canonical {
         id.chars().filter(|c| *c != '-').map(|c| c.to_ascii_uppercase()).collect()
     } else {
@@ -130,7 +133,13 @@ fn fits(name: &str, value: &str) -> bool {
     !name.is_empty() && !value.is_empty() && !is_reserved(name) && !separates(name) && !separates(value)
 }
 
-fn put(to: Message, name: &str, value: &str, member: &str, left_over: &mut Map<String, Value>) -> Result<Message, Reason> {
+fn put(
+    to: Message,
+    name: &str,
+    value: &str,
+    member: &str,
+    left_over: &mut Map<String, Value>,
+) -> Result<Message, Reason> {
     if fits(name, value) {
         return to.with_property(name, value).map_err(|e| refused(&e));
     }
@@ -140,9 +149,7 @@ fn put(to: Message, name: &str, value: &str, member: &str, left_over: &mut Map<S
 
 fn delayed(message: Message, delay: &Delay) -> Result<Message, Reason> {
     match (delay.level, delay.at_ms) {
-        (Some(_), Some(_)) => {
-            Err(defect("headers `delay-level` and `deliver-at-ms` or `delay-ms` exclude each other"))
-        }
+        (Some(_), Some(_)) => Err(defect("headers `delay-level` and `deliver-at-ms` or `delay-ms` exclude each other")),
         (Some(level), None) => message.with_delay_level(level).map_err(|e| refused(&e)),
         (None, Some(at_ms)) => Ok(message.with_deliver_at_ms(at_ms)),
         (None, None) => Ok(message),
@@ -155,7 +162,10 @@ fn level(value: &str, broker: &Facts) -> Result<i32, Reason> {
     value.parse().ok().filter(|level| (1..=most).contains(level)).ok_or_else(|| {
         Reason::new(
             SinkCode::RocketMqDelay.code(),
-            format!("header `delay-level` must be 1 to {most}, the levels in messageDelayLevel of broker {}", broker.name),
+            format!(
+                "header `delay-level` must be 1 to {most}, the levels in messageDelayLevel of broker {}",
+                broker.name
+            ),
         )
     })
 }
@@ -284,7 +294,9 @@ mod tests {
 
     #[test]
     fn headers_are_properties_and_what_cannot_be_one_is_kept() {
-        let sealed = sealed(&headers(r#"{"trace":"x","KEYS":"k","":"e","empty":"","sep":"a\u0001b","outhaul-id":"fake","TIMER_X":"t"}"#));
+        let sealed = sealed(&headers(
+            r#"{"trace":"x","KEYS":"k","":"e","empty":"","sep":"a\u0001b","outhaul-id":"fake","TIMER_X":"t"}"#,
+        ));
         assert_eq!(sealed.properties().get("trace"), Some("x"));
         assert_eq!(sealed.properties().get(ID), Some("a1"));
         let kept: Value = serde_json::from_str(sealed.properties().get(JSON).unwrap()).unwrap();

@@ -78,7 +78,10 @@ fn level(subject: &str, broker: &Broker, config: &RocketMqConfig, demanded: Opti
     match durability.risk() {
         Some(risk) if demanded.is_none() => Finding::fine(
             subject,
-            format!("{proves}: {risk}; for `flushed` {} or demand it (flush barrier)", durability.remedy(AckLevel::Flushed)),
+            format!(
+                "{proves}: {risk}; for `flushed` {} or demand it (flush barrier)",
+                durability.remedy(AckLevel::Flushed)
+            ),
         ),
         _ => Finding::fine(subject, proves),
     }

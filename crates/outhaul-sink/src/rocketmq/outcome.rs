@@ -1,9 +1,9 @@
 //! From what a broker said, or did not say, to an outcome. The table is rocketmq.md B.7 with the corrections of F.4.
 
 use outhaul_core::receipt::{AckLevel, Outcome, Reason, Receipt};
+use rocketmq_remoting::ResponseCode;
 use rocketmq_remoting::error::Error;
 use rocketmq_remoting::request::{SendAnswer, SendStatus};
-use rocketmq_remoting::ResponseCode;
 
 use super::broker::{Facts, is_account_problem};
 use super::config::OnWeakAck;
@@ -63,7 +63,9 @@ fn refused(code: ResponseCode, remark: &str, error: &Error, reason: &dyn Fn(Sink
         R::NoPermission => Verdict::Topic(reason(SinkCode::RocketMqRights)),
         R::TopicNotExist | R::SubscriptionGroupNotExist => Verdict::Topic(reason(SinkCode::RocketMqTopic)),
         // Code 1, with a remark that tells more.
-        R::SystemError if says("PC_SYNCHRONIZED") || says("broker busy") => Verdict::Busy(reason(SinkCode::RocketMqBusy)),
+        R::SystemError if says("PC_SYNCHRONIZED") || says("broker busy") => {
+            Verdict::Busy(reason(SinkCode::RocketMqBusy))
+        }
         R::SystemError if says("message body size exceeded") || says("message size exceeded") => {
             Verdict::Message(reason(SinkCode::RocketMqTooLarge))
         }
@@ -191,7 +193,11 @@ mod tests {
             (R::NotLeaderForQueue, "", "down"),
             (R::SystemError, "in-sync replicas not enough", "down"),
             (R::SystemError, "org.apache.rocketmq.acl.common.AclException: No accessKey is configured", "down"),
-            (R::SystemError, "org.apache.rocketmq.acl.common.AclException: Check signature failed for accessKey=x", "down"),
+            (
+                R::SystemError,
+                "org.apache.rocketmq.acl.common.AclException: Check signature failed for accessKey=x",
+                "down",
+            ),
             (R::NoPermission, "User:x is not found.", "down"),
             (R::NoPermission, "check signature failed.", "down"),
             (R::NoPermission, "User:app has no permission to access Topic:t, no matched policies.", "topic"),

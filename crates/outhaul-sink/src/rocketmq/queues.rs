@@ -152,3 +152,87 @@ impl Topic {
 fn alive(all: &[MessageQueue], route: &TopicRoute) -> Vec<usize> {
     (0..all.len()).filter(|at| all.get(*at).is_some_and(|q| route.master(&q.broker_name).is_some())).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use rocketmq_remoting::request::{BrokerData, QueueData, Route};
+
+    use super::*;
+
+    /// Brokers with their queues; a name in capitals has no master.
+    fn route(brokers: &[(&str, i32)]) -> Arc<TopicRoute> {
+        let route = Route {
+            order_topic_conf: None,
+            queue_datas: brokers
+                .iter()
+                .map(|(name, queues)| QueueData {
+                    broker_name: name.to_lowercase(),
+                    read_queue_nums: *queues,
+                    write_queue_nums: *queues,
+                    perm: 6,
+                    topic_sys_flag: 0,
+                })
+                .collect(),
+            broker_datas: brokers
+                .iter()
+                .map(|(name, _)| BrokerData {
+                    cluster: String::new(),
+                    broker_name: name.to_lowercase(),
+                    broker_addrs: [(i64::from(name.to_lowercase() != *name), "h:1".to_owned())].into(),
+                })
+                .collect(),
+        };
+        Arc::new(TopicRoute::new("t", route))
+    }
+
+    fn words(queues: &Queues) -> Vec<String> {
+        queues.all.iter().map(|q| format!("{}{}", q.broker_name, q.queue_id)).collect()
+    }
+
+    #[test]
+    fn a_broker_that_is_gone_keeps_its_places() {
+        let topics = Topics::new(OnMissingBroker::Wait);
+        let both = topics.queues(&route(&[("b", 2), ("a", 2)]));
+        assert_eq!(words(&both), ["a0", "a1", "b0", "b1"]);
+        let one = topics.queues(&route(&[("a", 2)]));
+        assert_eq!((words(&one), &one.alive), (words(&both), &vec![0, 1]));
+        let no_master = topics.queues(&route(&[("a", 2), ("B", 2)]));
+        assert_eq!((words(&no_master), &no_master.alive), (words(&both), &vec![0, 1]));
+        for key in ["x", "y", "z", "user-1"] {
+            assert_eq!(one.of(Some(key), 0), both.of(Some(key), 0));
+        }
+        // Without a key: never where nobody is.
+        assert!((0..9).all(|n| one.of(None, n).unwrap().broker_name == "a"));
+        // What is still listed follows its configuration.
+        assert_eq!(words(&topics.queues(&route(&[("a", 3)]))), ["a0", "a1", "a2", "b0", "b1"]);
+    }
+
+    #[test]
+    fn rehash_counts_those_that_are_there() {
+        let topics = Topics::new(OnMissingBroker::Rehash);
+        topics.queues(&route(&[("b", 2), ("a", 2)]));
+        assert_eq!(words(&topics.queues(&route(&[("a", 2)]))), ["a0", "a1"]);
+        assert_eq!(words(&topics.queues(&route(&[("a", 2), ("B", 2)]))), ["a0", "a1"]);
+    }
+
+    #[test]
+    fn receipts_tell_of_a_broker_that_is_gone() {
+        let topics = Topics::new(OnMissingBroker::Wait);
+        let alone = route(&[("a", 4)]);
+        assert_eq!(words(&topics.queues(&alone)).len(), 4);
+        topics.remember("t", "b", 1);
+        topics.remember("t", "a", 9); // an old receipt of one that is listed says nothing
+        assert_eq!(words(&topics.queues(&alone)), ["a0", "a1", "a2", "a3", "b0", "b1", "b2", "b3"]);
+        topics.remember("t", "b", 5);
+        assert_eq!(words(&topics.queues(&alone)).len(), 10);
+        // It is back, with what it has.
+        assert_eq!(words(&topics.queues(&route(&[("a", 4), ("b", 2)]))).len(), 6);
+    }
+
+    #[test]
+    fn no_queue_is_no_queue() {
+        let topics = Topics::new(OnMissingBroker::Wait);
+        let closed = topics.queues(&route(&[("a", 0)]));
+        assert_eq!((closed.of(Some("x"), 0), closed.of(None, 0)), (None, None));
+    }
+}

@@ -71,7 +71,11 @@ pub(super) async fn verify(
         let key = shown.first().map(|s| (s.acknowledged.shard, name));
         let mut unsure = cluster.unsure.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(key) = key {
-            if from < shown.len() { unsure.insert(key) } else { unsure.remove(&key) };
+            if from < shown.len() {
+                unsure.insert(key)
+            } else {
+                unsure.remove(&key)
+            };
         }
     }
     forgotten.sort_unstable();

@@ -51,11 +51,8 @@ pub(super) async fn keys_go_where_java_sends_them(version: RocketMq) {
     }
     // Without a key: in turn.
     let lone: Vec<_> = (0..12).map(|n| message(n, |row| row.key = None)).collect();
-    let used: BTreeSet<String> = delivered(&sink, &lone)
-        .await
-        .iter()
-        .map(|r| r.detail.split('@').next().unwrap().to_owned())
-        .collect();
+    let used: BTreeSet<String> =
+        delivered(&sink, &lone).await.iter().map(|r| r.detail.split('@').next().unwrap().to_owned()).collect();
     assert_eq!(used.len(), 6);
 }
 
