@@ -120,7 +120,7 @@ async fn examine_topic(cluster: &Cluster, config: &RocketMqConfig, topic: &str, 
         return;
     }
     let slots = config.slots as usize;
-    let fit = if slots % total == 0 {
+    let fit = if slots.is_multiple_of(total) {
         String::new()
     } else {
         format!("; `slots` ({slots}) is no multiple of them, a multiple sends more at once")
