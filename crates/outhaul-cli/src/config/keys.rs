@@ -108,6 +108,12 @@ const RELAY: &[Key] = &[
     ),
     key("poll_idle", Span(1), Default("8ms"), "Longest wait between polls while no rows come."),
     key(
+        "poll_quiet",
+        Span(1),
+        Default("20ms"),
+        "The same once no row has come for 10 seconds. Set it to `poll_idle` if the first row after a silence must not wait longer.",
+    ),
+    key(
         "rescan_min",
         Span(100),
         Default("1s"),
