@@ -99,7 +99,7 @@ const RELAY: &[Key] = &[
         Default("30s"),
         "After SIGTERM or SIGINT the relay drains for at most this long, then stops without waiting; what was in flight is sent again by the next owner.",
     ),
-    key("poll_rows", Whole(1, 100_000), Default("2000"), "Most rows that one poll reads."),
+    key("poll_rows", Whole(1, 100_000), Default("5000"), "Most rows that one poll reads."),
     key(
         "poll_bytes",
         Size(65_536),
@@ -131,7 +131,7 @@ const RELAY: &[Key] = &[
     key(
         "memory_limit",
         Size(1 << 20),
-        Default("16MiB"),
+        Default("8MiB"),
         "Bytes of rows that were read and not yet moved, for each shard. A shard above it is not polled.",
     ),
     key(
