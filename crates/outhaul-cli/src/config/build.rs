@@ -93,6 +93,7 @@ fn relay(table: Option<&Table>, p: &mut Problems) -> Relay {
         poll_rows: t.whole("poll_rows", p).map_or(standard.poll_rows, |n| u32::try_from(n).unwrap_or(u32::MAX)),
         poll_bytes: t.whole("poll_bytes", p).map_or(standard.poll_bytes, bytes),
         poll_idle_us: t.whole("poll_idle", p).map_or(standard.poll_idle_us, |ms| ms.saturating_mul(1_000)),
+        poll_quiet_us: t.whole("poll_quiet", p).map_or(standard.poll_quiet_us, |ms| ms.saturating_mul(1_000)),
         rescan_min_ms: rescan_min_ms.unwrap_or(standard.rescan_min_ms),
         rescan_max_ms: rescan_max_ms.unwrap_or(standard.rescan_max_ms),
         checkpoint_interval_ms: t.whole("checkpoint_interval", p).unwrap_or(standard.checkpoint_interval_ms),

@@ -53,6 +53,12 @@ impl RocketMq {
         }))
     }
 
+    /// A client's certificate and key (PEM), by that authority. The shared cluster looks at one, but asks for none.
+    pub fn client_certificate(self) -> (PathBuf, PathBuf) {
+        let ca_file = self.ca_file();
+        (ca_file.with_file_name("client.pem"), ca_file.with_file_name("client.key"))
+    }
+
     /// Apache's client on the shared cluster.
     pub fn java(self) -> Java {
         Java::new(self, &self.namesrv())
@@ -131,6 +137,12 @@ impl OwnRocketMq {
         let script = Script::new(java::SCRIPT_VARIABLE, version.name());
         let namesrv = script.run(&["start", version.name()], settings).await;
         Self { script, version, namesrv }
+    }
+
+    /// For all tests of this process: it is removed when the process has ended, however it ends.
+    pub fn until_this_process_ends(self) -> &'static Self {
+        self.script.remove_after_this_process();
+        Box::leak(Box::new(self))
     }
 
     /// What it is.

@@ -1,5 +1,6 @@
 //! The scripts that start servers, as tests call them.
 
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
@@ -36,6 +37,15 @@ impl Script {
         let said = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{} {}: {said}", verb.join(" "), rest.join(" "));
         String::from_utf8_lossy(&output.stdout).lines().last().unwrap_or_default().to_owned()
+    }
+
+    /// Removes the server when this process has ended, however it ends: a shell waits for the other end of its pipe to be
+    /// closed, in a process group of its own, so that no Ctrl-C meets it.
+    pub(super) fn remove_after_this_process(&self) {
+        let mut command = std::process::Command::new("sh");
+        command.args(["-c", "read -r _; exec \"$0\" remove \"$1\""]).arg(&self.path).arg(&self.folder).process_group(0);
+        command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
+        std::mem::forget(command.spawn().expect("a shell")); // dropping it would close the pipe
     }
 }
 

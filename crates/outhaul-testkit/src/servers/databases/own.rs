@@ -3,8 +3,8 @@
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
-use super::script::Script;
 use super::{Flavour, Leftover, TestDatabase, address_of, make_database, with_database};
+use crate::servers::script::Script;
 
 /// A database server of this test alone, with its data on disk and every commit made durable. It is killed and deleted
 /// when dropped.
