@@ -142,7 +142,7 @@ async fn outhaul(place: &mut Place, arguments: &Arguments, shards: u16, sink: Ar
     let outbox = Outbox {
         name: "bench".into(),
         store,
-        destinations: vec![Destination { name: "sink".into(), sink, limits: LaneLimits::default() }],
+        destinations: vec![Destination { name: "sink".into(), sink, limits: LaneLimits::default(), require_ack: None }],
         routes: Routes::new(vec![Route { pattern: "*".into(), to: vec![DestinationIndex(0)] }]),
         settings: Settings::default(),
         owner: format!("bench-{}", std::process::id()),
@@ -188,7 +188,7 @@ pub async fn run(arguments: Arguments) {
         }
         let _ = std::fs::remove_file(&file);
         let settings = serde_json::json!({ "path": file });
-        let sink = outhaul_sink::make("file", "file", settings).expect("a file sink");
+        let sink = outhaul_sink::make("file", "file", settings, None).expect("a file sink");
         let took = outhaul(&mut place, &arguments, 1, sink).await;
         note("outhaul to file, 1 shard(s)", took);
         place.raw.execute(article_table(db)).await;

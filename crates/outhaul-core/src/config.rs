@@ -22,6 +22,8 @@ pub struct Settings {
     pub poll_busy_us: u64,
     /// Longest wait between polls while none come, microseconds.
     pub poll_idle_us: u64,
+    /// The same once none has come for [`QUIET_AFTER_MS`], microseconds. At least `poll_idle_us`.
+    pub poll_quiet_us: u64,
     /// Shortest wait between two rescans from the start of the table, milliseconds.
     pub rescan_min_ms: u64,
     /// Longest wait between two rescans, milliseconds. A rescan that takes long is repeated less often.
@@ -46,6 +48,10 @@ pub struct Settings {
     pub store_backoff_ms: (u64, u64),
 }
 
+/// An outbox is quiet when no row has come for this long, milliseconds. So long as more than one message in a hundred
+/// comes within it after another, `poll_idle_us` is what bounds the P99 of the wait.
+pub const QUIET_AFTER_MS: u64 = 10_000;
+
 impl Default for Settings {
     fn default() -> Self {
         Self {
@@ -55,6 +61,7 @@ impl Default for Settings {
             poll_bytes: 4 << 20,
             poll_busy_us: 2_500,
             poll_idle_us: 8_000,
+            poll_quiet_us: 20_000,
             rescan_min_ms: 1_000,
             rescan_max_ms: 60_000,
             resolve_ms: 200,
@@ -95,10 +102,15 @@ pub struct LaneLimits {
     pub retry_backoff_ms: (u64, u64),
     /// Whether later messages of a dead one's key wait (true), or go on (false).
     pub block_key: bool,
-    /// Batches in a row without one delivery, after which the destination counts as down.
+    /// Batches in a row of a slot about which the destination said nothing, after which the slot counts as down.
     pub breaker_failures: u32,
     /// First and longest wait of an open breaker, milliseconds.
     pub breaker_backoff_ms: (u64, u64),
+    /// The most acknowledged messages that the destination may have forgotten, found at one time, and that are sent
+    /// again without asking.
+    pub max_forgotten: u64,
+    /// Messages whose acknowledgement has not reached the demanded level yet; above it the lane takes no new ones.
+    pub max_unproven: usize,
 }
 
 impl Default for LaneLimits {
@@ -117,6 +129,8 @@ impl Default for LaneLimits {
             block_key: true,
             breaker_failures: 5,
             breaker_backoff_ms: (100, 10_000),
+            max_forgotten: 1_000_000,
+            max_unproven: 65_536,
         }
     }
 }

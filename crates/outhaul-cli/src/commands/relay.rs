@@ -77,8 +77,8 @@ async fn wait_for_all(runs: &mut JoinSet<Result<Vec<(String, Delivered)>, Failur
     while let Some(ended) = runs.join_next().await {
         let failure = match ended {
             Ok(Ok(all)) => {
-                for (outbox, Delivered { destination, delivered, failed }) in all {
-                    tracing::info!(outbox, destination, delivered, failed, "delivered");
+                for (outbox, Delivered { destination, delivered, failed, forgotten }) in all {
+                    tracing::info!(outbox, destination, delivered, failed, forgotten, "delivered");
                 }
                 continue;
             }
@@ -97,10 +97,10 @@ async fn sinks(config: &Config) -> Result<Vec<Arc<SharedSink>>, Failures> {
     let mut sinks = vec![];
     let mut failures = vec![];
     for d in &config.destinations {
-        let sink = outhaul_sink::make(&d.kind, &d.name, d.settings.clone())?;
+        let sink = outhaul_sink::make(&d.kind, &d.name, d.settings.clone(), d.require_ack)?;
         if d.require_ack.is_some() {
             match validate::start(d, &sink).await {
-                Err(f) if f.code == codes::ACK_TOO_WEAK.code => failures.push(f),
+                Err(f) if validate::is_too_weak(&f) => failures.push(f),
                 Err(f) => tracing::warn!(code = f.code, "{}: what it proves is looked at once it answers", f.message),
                 Ok(_) => {}
             }
@@ -117,8 +117,9 @@ fn destinations(config: &Config, sinks: &[Arc<SharedSink>]) -> Vec<outhaul_relay
         .zip(sinks)
         .map(|(d, sink)| outhaul_relay::Destination {
             name: d.name.clone(),
-            sink: sink.clone(),
+            sink: Arc::new(sink.handle()),
             limits: d.limits.clone(),
+            require_ack: d.require_ack,
         })
         .collect()
 }

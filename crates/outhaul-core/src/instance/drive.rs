@@ -2,12 +2,12 @@
 
 use super::{
     Cadence, CheckpointAnswer, Command, Event, InCheckpoint, Instance, Mode, Owned, Phase, ReadKind, Recovered,
-    UntilEmpty, Writing, leases::LEASE_SPACING_MS,
+    UntilEmpty, Writing, destinations::Target, leases::LEASE_SPACING_MS,
 };
 use std::sync::Arc;
 
 use crate::checkpoint::{Checkpoint, ShardOutcome};
-use crate::config::Now;
+use crate::config::{Now, QUIET_AFTER_MS};
 use crate::faults::Fault;
 use crate::intake::{ReadToken, Taken};
 use crate::message::{Epoch, Position, Row, Seq, ShardId};
@@ -86,11 +86,17 @@ impl Instance {
         }
         let complete = is_poll && shards == self.readable_shards(false);
         self.intake.end(token, complete.then_some(covered));
+        if taken > 0 {
+            self.newest_row_at_us = now.mono_us;
+        }
         if is_poll {
+            let quiet = now.mono_us >= self.newest_row_at_us.saturating_add(QUIET_AFTER_MS * 1_000);
+            let longest_us =
+                if quiet { settings.poll_quiet_us.max(settings.poll_idle_us) } else { settings.poll_idle_us };
             self.poll_wait_us = match (cut, taken) {
                 (true, _) => 0,
                 (false, 1..) => settings.poll_busy_us,
-                (false, 0) => (self.poll_wait_us * 2).clamp(settings.poll_busy_us, settings.poll_idle_us),
+                (false, 0) => (self.poll_wait_us * 2).clamp(settings.poll_busy_us, longest_us),
             };
             self.poll.next_at_us = now.mono_us.saturating_add(self.poll_wait_us);
             self.mark_until_empty(token, complete && !cut);
@@ -397,6 +403,7 @@ impl Instance {
         }
         self.drive_until_empty();
         self.drive_recoveries(now);
+        self.drive_destinations(now);
         self.drive_lanes(now);
         self.drive_reads(now);
         self.drive_checkpoint(now);
@@ -419,12 +426,13 @@ impl Instance {
                 continue;
             }
             for destination in self.config.indexes() {
+                let start = self.targets.get(usize::from(destination.0)).and_then(Target::open);
                 let Some(lane) = p.lane_mut(destination) else { continue };
-                let positions = lane.begin_parked(now);
+                let positions = lane.begin_parked(now, start);
                 if !positions.is_empty() {
                     self.commands.push_back(Command::ReadParked { shard, epoch, destination, positions });
                 }
-                for batch in lane.begin_sends(now, until) {
+                for batch in lane.begin_sends(now, until, start) {
                     self.commands.push_back(Command::Send { shard, epoch, destination, batch });
                 }
             }
@@ -449,6 +457,9 @@ impl Instance {
             times.extend(idle(&self.poll).filter(|_| !self.readable_shards(true).is_empty()));
             times.extend(idle(&self.rescan).filter(|_| !self.readable_shards(true).is_empty()));
             times.extend(idle(&self.resolve).filter(|_| self.intake.wants_resolve()));
+            if self.pipelines().any(|(_, p)| !p.draining) {
+                times.extend(self.targets.iter().filter_map(Target::deadline_us));
+            }
         }
         for (shard, owned) in &self.shards {
             match &owned.phase {
@@ -459,7 +470,9 @@ impl Instance {
                 Phase::LetGo => {}
                 Phase::Running(p) => {
                     if !p.draining && p.is_proven() {
-                        times.extend(p.lanes().iter().filter_map(|l| l.deadline_us(now, owned.lease_until_us)));
+                        let lanes = p.lanes().iter().zip(&self.targets);
+                        let until = owned.lease_until_us;
+                        times.extend(lanes.filter_map(|(lane, target)| lane.deadline_us(now, until, target.open())));
                     }
                     if self.checkpoint.is_none() {
                         let due = p.checkpoint_due_us(&self.config);

@@ -23,6 +23,7 @@ mod server;
 mod statement;
 mod values;
 
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
@@ -39,8 +40,8 @@ use self::resolved::Marks;
 use crate::error::StoreError;
 use crate::options::{DatabaseKind, InitPlan, StoreOptions};
 use crate::store::{
-    Found, LeaseRound, NewRow, PruneRequest, Pruned, ReadRequest, ReadRows, Recovery, SchemaInfo, ShardStatus, Store,
-    StoreResult, StoredChunk, StoredParked,
+    Found, LeaseRound, NewRow, NumberedReceipts, PruneRequest, Pruned, ReadRequest, ReadRows, Recovery, SchemaInfo,
+    ShardStatus, Store, StoreResult, StoredChunk, StoredParked,
 };
 
 /// A store in MySQL or MariaDB.
@@ -55,6 +56,8 @@ pub struct MySqlStore {
     other: Slot,
     layout: Mutex<Option<Arc<Layout>>>,
     marks: Mutex<Marks>,
+    /// The last poll found nothing: the next one begins with a cheaper question.
+    idle: AtomicBool,
 }
 
 impl MySqlStore {
@@ -76,6 +79,7 @@ impl MySqlStore {
             other: Slot::new(),
             layout: Mutex::default(),
             marks: Mutex::default(),
+            idle: AtomicBool::new(false),
         };
         let first = store.other.take(&store.dialer).await?;
         first.give_back(Ok(()))?;
@@ -156,6 +160,15 @@ impl Store for MySqlStore {
 
     async fn receipts_of(&self, shard: ShardId, position: Position) -> StoreResult<Vec<ReceiptRow>> {
         self.covering_receipts(shard, position).await.map_err(|e| e.while_doing("reading receipts"))
+    }
+
+    async fn receipts_below(
+        &self,
+        shard: ShardId,
+        below: Option<u64>,
+        max_bytes: usize,
+    ) -> StoreResult<Vec<NumberedReceipts>> {
+        self.newest_receipts(shard, below, max_bytes).await.map_err(|e| e.while_doing("reading receipts"))
     }
 
     async fn parked_of(&self, shard: ShardId, position: Position) -> StoreResult<Vec<ParkedEntry>> {

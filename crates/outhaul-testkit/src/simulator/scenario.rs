@@ -307,6 +307,7 @@ impl Limits {
             poll_bytes: dice.between((600, 12_000)) as usize,
             poll_busy_us: dice.between((2 * MS, 10 * MS)),
             poll_idle_us,
+            poll_quiet_us: poll_idle_us * 2,
             rescan_min_ms: dice.between((50, 600)),
             rescan_max_ms: dice.between((1_000, 5_000)),
             resolve_ms: dice.between((20, 300)),
@@ -360,6 +361,8 @@ impl Limits {
             block_key: dice.chance(600),
             breaker_failures: dice.between((2, 5)) as u32,
             breaker_backoff_ms: (dice.between((20, 60)), dice.between((100, 1_000))),
+            max_forgotten: 1_000_000,
+            max_unproven: dice.between((4, 100)) as usize,
         };
         DestinationConfig { name: format!("d{n}"), slotting, limits }
     }
