@@ -115,6 +115,7 @@ pub async fn run(arguments: Arguments) {
                 connections: (0..SLOTS).map(|_| Mutex::default()).collect(),
             }),
             limits: LaneLimits::default(),
+            require_ack: None,
         })
         .collect();
     let outbox = Outbox {

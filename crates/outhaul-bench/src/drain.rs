@@ -142,7 +142,7 @@ async fn outhaul(place: &mut Place, arguments: &Arguments, shards: u16, sink: Ar
     let outbox = Outbox {
         name: "bench".into(),
         store,
-        destinations: vec![Destination { name: "sink".into(), sink, limits: LaneLimits::default() }],
+        destinations: vec![Destination { name: "sink".into(), sink, limits: LaneLimits::default(), require_ack: None }],
         routes: Routes::new(vec![Route { pattern: "*".into(), to: vec![DestinationIndex(0)] }]),
         settings: Settings::default(),
         owner: format!("bench-{}", std::process::id()),

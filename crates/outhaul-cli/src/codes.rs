@@ -110,6 +110,12 @@ codes! {
     REPEATED_ID = "OUT-4013", Failure, "give each message an id of its own, or leave the id to the database";
     /// A part of the relay that ended without an answer.
     TASK_LOST = "OUT-4014", Failure, "report it with the log; the relay goes on";
+    /// What a destination forgot and gets again.
+    FORGOTTEN = "OUT-4015", Failure, "nothing is lost; make the destination's storage durable, or demand a level with require_ack";
+    /// More forgotten than is sent again without asking.
+    FORGOTTEN_TOO_MANY = "OUT-4016", Failure, "see that this is the right destination, then raise max_forgotten and start the relay again";
+    /// It is not known what the destination still has.
+    NOT_VERIFIED = "OUT-4017", Failure, "look at the destination and its load; the relay asks again by itself";
 }
 
 /// One line on what to do about a code of a destination or of this table.
@@ -134,7 +140,7 @@ pages! {
     "3001" "3002" "3003" "3004" "3005" "3006" "3007" "3008" "3009" "3010" "3011" "3012" "3013" "3014" "3015" "3016"
     "3017" "3018" "3019" "3020" "3021" "3022" "3023" "3024" "3025" "3026" "3027" "3028"
     "4001" "4002" "4003" "4004" "4005" "4006" "4007" "4008" "4009" "4010" "4011" "4012" "4013"
-    "4014"
+    "4014" "4015" "4016" "4017"
 }
 
 /// The title of a page: its first line, without the mark of a heading.

@@ -102,10 +102,15 @@ pub struct LaneLimits {
     pub retry_backoff_ms: (u64, u64),
     /// Whether later messages of a dead one's key wait (true), or go on (false).
     pub block_key: bool,
-    /// Batches in a row without one delivery, after which the destination counts as down.
+    /// Batches in a row of a slot about which the destination said nothing, after which the slot counts as down.
     pub breaker_failures: u32,
     /// First and longest wait of an open breaker, milliseconds.
     pub breaker_backoff_ms: (u64, u64),
+    /// The most acknowledged messages that the destination may have forgotten, found at one time, and that are sent
+    /// again without asking.
+    pub max_forgotten: u64,
+    /// Messages whose acknowledgement has not reached the demanded level yet; above it the lane takes no new ones.
+    pub max_unproven: usize,
 }
 
 impl Default for LaneLimits {
@@ -124,6 +129,8 @@ impl Default for LaneLimits {
             block_key: true,
             breaker_failures: 5,
             breaker_backoff_ms: (100, 10_000),
+            max_forgotten: 1_000_000,
+            max_unproven: 65_536,
         }
     }
 }

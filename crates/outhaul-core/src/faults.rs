@@ -27,6 +27,14 @@ pub enum Fault {
     ParkedRowNotWritten,
     /// Keys that are blocked by parked messages are not known after a recovery.
     BlocksNotRecovered,
+    /// A lane sends after a start of its destination before it was found out what the destination remembers.
+    SentUnverified,
+    /// What a destination has forgotten is not sent again.
+    ForgottenIgnored,
+    /// A lane that goes back keeps positions as settled that were forgotten.
+    RewindKeepsAhead,
+    /// Everything counts as proven once it is acknowledged.
+    ProvenFollowsCursor,
 }
 
 /// The faults that are switched on.

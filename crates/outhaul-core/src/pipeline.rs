@@ -9,10 +9,10 @@ use crate::destination::{DestinationIndex, NO_ROUTE};
 use crate::faults::Fault;
 use crate::instance::{Event, Recovered};
 use crate::intake::{Intake, ReadToken};
-use crate::lane::{Lane, LaneShare};
+use crate::lane::{Lane, LaneShare, RecentReceipt};
 use crate::message::{Defect, Epoch, Message, Position, Row, Seq, ShardId};
 use crate::parked::{ParkedEntry, ParkedState, ParkedWrite};
-use crate::receipt::{LaneState, ReceiptRow};
+use crate::receipt::{LaneReceipt, LaneState, ReceiptRow};
 use crate::runs::{Run, Runs};
 
 /// Messages in memory: all that are not moved yet, and the newest of those that are.
@@ -158,6 +158,20 @@ impl Pipeline {
     /// Bytes of messages in memory.
     pub(crate) const fn memory(&self) -> usize {
         self.window.bytes
+    }
+
+    /// The newest acknowledgements of a lane, as far as they are in memory: those that `share` has taken, then those that
+    /// wait for the next checkpoint.
+    pub(crate) fn recent(&self, index: DestinationIndex, share: Option<&PipelineShare>) -> Vec<RecentReceipt> {
+        let at = usize::from(index.0);
+        let taken = share.and_then(|s| s.lanes.get(at)).map_or(&[][..], |l| &l.receipts);
+        let waiting = self.lanes.get(at).map_or(&[][..], Lane::receipts);
+        let recent = |r: &LaneReceipt| RecentReceipt {
+            position: r.position,
+            id: self.window.get(r.position).map(|m| m.id.clone()),
+            receipt: r.receipt.clone(),
+        };
+        taken.iter().chain(waiting).map(recent).collect()
     }
 
     /// Gives a row its position and puts it into the window.

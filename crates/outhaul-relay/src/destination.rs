@@ -1,13 +1,13 @@
-//! A destination while the relay runs: started before the first send, and again after it was down.
+//! A destination while the relay runs.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use outhaul_core::config::LaneLimits;
+use outhaul_core::instance::Ready;
 use outhaul_core::lane::SendBatch;
-use outhaul_sink::{Outcome, Reason, Sink};
-use tokio::sync::Mutex;
+use outhaul_sink::{AckLevel, Outcome, Reason, Sink, SinkInfo};
 
 /// A destination as the relay is given it.
 #[derive(Clone)]
@@ -18,6 +18,9 @@ pub struct Destination {
     pub sink: Arc<dyn Sink>,
     /// Limits of its lanes.
     pub limits: LaneLimits,
+    /// The level that its acknowledgements must reach in the end. Needed where they reach it later
+    /// ([`outhaul_sink::SinkInfo::proves_later`]); then None stands for `flushed`.
+    pub require_ack: Option<AckLevel>,
 }
 
 /// What a destination has taken since the relay started.
@@ -29,16 +32,21 @@ pub struct Delivered {
     pub delivered: u64,
     /// Messages of answered sends that it did not acknowledge, by whatever outcome.
     pub failed: u64,
+    /// Messages that it acknowledged and forgot, and that were sent again.
+    pub forgotten: u64,
 }
 
 /// A destination while the relay runs.
 pub(crate) struct Runner {
     name: String,
     sink: Arc<dyn Sink>,
-    started: AtomicBool,
-    starting: Mutex<()>,
+    require_ack: Option<AckLevel>,
+    /// The newest start that has begun: what was to be sent after an earlier one is not sent any more.
+    begun: AtomicU64,
+    said: Mutex<Option<SinkInfo>>,
     delivered: AtomicU64,
     failed: AtomicU64,
+    forgotten: AtomicU64,
 }
 
 impl Runner {
@@ -46,55 +54,56 @@ impl Runner {
         Self {
             name: destination.name.clone(),
             sink: destination.sink.clone(),
-            started: AtomicBool::new(false),
-            starting: Mutex::new(()),
+            require_ack: destination.require_ack,
+            begun: AtomicU64::new(0),
+            said: Mutex::new(None),
             delivered: AtomicU64::new(0),
             failed: AtomicU64::new(0),
+            forgotten: AtomicU64::new(0),
         }
     }
 
-    /// Sends a batch within its limit. One outcome a message, always.
-    pub(crate) async fn send(&self, batch: &SendBatch) -> Vec<Outcome> {
+    pub(crate) fn sink(&self) -> Arc<dyn Sink> {
+        self.sink.clone()
+    }
+
+    /// Sends a batch within its limit. One outcome a message, always; None: another start has begun, nothing is sent.
+    pub(crate) async fn send(&self, batch: &SendBatch) -> Option<Vec<Outcome>> {
         let limit = Duration::from_millis(batch.limit_ms);
-        let all = |outcome: Outcome| vec![outcome; batch.messages.len()];
-        let outcomes = tokio::time::timeout(limit, async {
-            if let Err(down) = self.start().await {
-                return all(Outcome::DestinationDown(down));
-            }
-            self.sink.send(batch.slot, &batch.messages).await
-        })
-        .await
-        .unwrap_or_else(|_| {
-            all(Outcome::Unknown(Reason::new("OUT-4003", format!("no answer within {} ms", batch.limit_ms))))
-        });
-        if outcomes.iter().any(|o| matches!(o, Outcome::DestinationDown(_))) {
-            self.started.store(false, Ordering::Release);
+        if self.begun.load(Ordering::SeqCst) != batch.start {
+            return None;
         }
+        let sent = tokio::time::timeout(limit, self.sink.send(batch.slot, &batch.messages)).await;
+        let outcomes = sent.unwrap_or_else(|_| {
+            let reason = Reason::new("OUT-4003", format!("no answer within {} ms", batch.limit_ms));
+            vec![Outcome::Unknown(reason); batch.messages.len()]
+        });
         let delivered = outcomes.iter().filter(|o| matches!(o, Outcome::Delivered(_))).count() as u64;
         self.delivered.fetch_add(delivered, Ordering::Relaxed);
         self.failed.fetch_add(batch.messages.len() as u64 - delivered, Ordering::Relaxed);
-        outcomes
+        Some(outcomes)
     }
 
-    async fn start(&self) -> Result<(), Reason> {
-        if self.started.load(Ordering::Acquire) {
-            return Ok(());
-        }
-        let _one_at_a_time = self.starting.lock().await;
-        if self.started.load(Ordering::Acquire) {
-            return Ok(());
-        }
-        match self.sink.start().await {
-            Ok(info) => {
-                tracing::info!(destination = self.name, ack_level = info.level.as_str(), "destination is ready");
-                for warning in info.warnings {
-                    tracing::warn!(destination = self.name, "{warning}");
-                }
-                self.started.store(true, Ordering::Release);
-                Ok(())
+    pub(crate) async fn start(&self, start: u64, limit_ms: u64) -> Result<Ready, Reason> {
+        self.begun.store(start, Ordering::SeqCst);
+        let started = tokio::time::timeout(Duration::from_millis(limit_ms), self.sink.start()).await;
+        let late = || Reason::new("OUT-4003", format!("not ready within {limit_ms} ms"));
+        let result = started.map_err(|_| late()).and_then(|r| r.map_err(|e| Reason::new(e.code, e.message)));
+        let said = result.as_ref().ok().cloned();
+        let before = std::mem::replace(&mut *self.said.lock().unwrap_or_else(PoisonError::into_inner), said);
+        let info = result?;
+        if before.as_ref() != Some(&info) {
+            tracing::info!(destination = self.name, ack_level = info.level.as_str(), "destination is ready");
+            for warning in &info.warnings {
+                tracing::warn!(destination = self.name, "{warning}");
             }
-            Err(e) => Err(Reason::new(e.code, e.message)),
         }
+        let later = self.require_ack.unwrap_or(AckLevel::Flushed);
+        Ok(Ready { proves_later: info.proves_later.then_some(later) })
+    }
+
+    pub(crate) fn has_forgotten(&self, count: u64) {
+        self.forgotten.fetch_add(count, Ordering::Relaxed);
     }
 
     pub(crate) fn delivered(&self) -> Delivered {
@@ -102,6 +111,7 @@ impl Runner {
             destination: self.name.clone(),
             delivered: self.delivered.load(Ordering::Relaxed),
             failed: self.failed.load(Ordering::Relaxed),
+            forgotten: self.forgotten.load(Ordering::Relaxed),
         }
     }
 

@@ -7,8 +7,10 @@ use std::time::Duration;
 
 use outhaul_core::chunk;
 use outhaul_core::config::{Config, DestinationConfig, Settings};
-use outhaul_core::instance::{CheckpointAnswer, Command, Input, Instance, ReadKind, Recovered};
+use outhaul_core::destination::DestinationIndex;
+use outhaul_core::instance::{CheckpointAnswer, Command, Event, Input, Instance, ReadKind, Recovered};
 use outhaul_core::message::Message;
+use outhaul_core::receipt::Reason;
 use outhaul_core::route::Routes;
 use outhaul_store::{LeaseRound, ReadPurpose, ReadRequest, Store, StoreError, StoreErrorKind};
 use tokio::sync::watch;
@@ -17,6 +19,7 @@ use tokio::task::{Id, JoinSet};
 use crate::clock::Clock;
 use crate::destination::{Delivered, Destination, Runner};
 use crate::error::RelayError;
+use crate::healing::{Look, Trouble};
 use crate::log::Log;
 use crate::maintenance::{self, Maintenance};
 use crate::stop::{Asked, Stop};
@@ -99,6 +102,8 @@ enum Asking {
     Confirm,
     Log(Lane),
     Parked(Lane, Vec<outhaul_core::message::Position>),
+    Start(DestinationIndex, u64),
+    Verify(Lane, u64),
     Send(Lane, u32, u64),
 }
 
@@ -106,12 +111,13 @@ enum Asking {
 struct Lane {
     shard: outhaul_core::message::ShardId,
     epoch: outhaul_core::message::Epoch,
-    destination: outhaul_core::destination::DestinationIndex,
+    destination: DestinationIndex,
 }
 
 impl Asking {
     /// The input for a task that panicked or was cut off.
     fn unanswered(self) -> Input {
+        let lost = || Reason::new("OUT-4014", "an internal task ended without an answer");
         match self {
             Self::Leases => Input::Leases(None),
             Self::Recover(shard, epoch) => Input::Recovered { shard, epoch, found: None },
@@ -122,6 +128,10 @@ impl Asking {
             Self::Log(Lane { shard, epoch, destination }) => Input::Log { shard, epoch, destination, messages: None },
             Self::Parked(Lane { shard, epoch, destination }, positions) => {
                 Input::Parked { shard, epoch, destination, positions, messages: None }
+            }
+            Self::Start(destination, start) => Input::Started { destination, start, result: Err(lost()) },
+            Self::Verify(Lane { shard, epoch, destination }, start) => {
+                Input::Verified { shard, epoch, destination, start, found: Err(lost()) }
             }
             Self::Send(Lane { shard, epoch, destination }, slot, batch) => {
                 Input::Answer { shard, epoch, destination, slot, batch, outcomes: Vec::new() }
@@ -347,7 +357,14 @@ impl Engine {
     fn begin(&mut self, command: Command) {
         let store = self.store.clone();
         match command {
-            Command::Event(event) => self.log.event(&event),
+            Command::Event(event) => {
+                if let Event::Forgotten { destination, count, .. } = &event
+                    && let Some(runner) = self.runners.get(usize::from(destination.0))
+                {
+                    runner.has_forgotten(*count);
+                }
+                self.log.event(&event);
+            }
             Command::Stopped => self.stopped = true,
             Command::LeaseRound { renew, release, acquire, draining, leave } => {
                 let round = LeaseRound {
@@ -442,13 +459,39 @@ impl Engine {
                     Input::Parked { shard, epoch, destination, positions, messages }
                 });
             }
+            Command::Start { destination, start, limit_ms } => {
+                let Some(runner) = self.runners.get(usize::from(destination.0)).cloned() else { return };
+                self.spawn(Asking::Start(destination, start), async move {
+                    let result = runner.start(start, limit_ms).await;
+                    (Input::Started { destination, start, result }, None)
+                });
+            }
+            Command::Verify { shard, epoch, destination, start, recent, unproven_from, max_forgotten } => {
+                let Some(runner) = self.runners.get(usize::from(destination.0)) else { return };
+                let (names, sink) = (self.names.clone(), runner.sink());
+                let look = Look { store, sink, names, shard, destination, recent, unproven_from, max_forgotten };
+                let lane = Lane { shard, epoch, destination };
+                self.spawn(Asking::Verify(lane, start), async move {
+                    let (found, said) = match Box::pin(look.verify()).await {
+                        Ok(found) => (Ok(found), Some(("receipts", Ok(())))),
+                        Err(Trouble::Other(reason)) => (Err(reason), None),
+                        Err(Trouble::Store(e)) => {
+                            (Err(Reason::new(e.kind.code(), e.message.clone())), Some(("receipts", Err(e))))
+                        }
+                    };
+                    (Input::Verified { shard, epoch, destination, start, found }, said)
+                });
+            }
             Command::Send { shard, epoch, destination, batch } => {
                 let Some(runner) = self.runners.get(usize::from(destination.0)).cloned() else { return };
                 let (slot, number) = (batch.slot, batch.batch);
                 let lane = Lane { shard, epoch, destination };
                 self.spawn(Asking::Send(lane, slot, number), async move {
-                    let outcomes = runner.send(&batch).await;
-                    (Input::Answer { shard, epoch, destination, slot, batch: number, outcomes }, None)
+                    let input = match runner.send(&batch).await {
+                        Some(outcomes) => Input::Answer { shard, epoch, destination, slot, batch: number, outcomes },
+                        None => Input::NotSent { shard, epoch, destination, slot, batch: number },
+                    };
+                    (input, None)
                 });
             }
         }

@@ -8,6 +8,7 @@ mod clock;
 mod destination;
 mod engine;
 mod error;
+mod healing;
 mod log;
 mod maintenance;
 mod stop;

@@ -69,6 +69,27 @@ impl Log {
             Event::Dead { shard, destination, position, reason } => {
                 tracing::warn!(outbox, %shard, destination = name(destination), %position, code = reason.code, "message is dead: {}", reason.text);
             }
+            Event::NotStarted { destination, reason } => {
+                tracing::warn!(
+                    outbox,
+                    destination = name(destination),
+                    code = reason.code,
+                    "destination is down: {}",
+                    reason.text
+                );
+            }
+            Event::Started { destination } => {
+                tracing::info!(outbox, destination = name(destination), "destination is up again");
+            }
+            Event::NotVerified { shard, destination, reason } => {
+                tracing::warn!(outbox, %shard, destination = name(destination), code = reason.code, "nothing is sent until it is known what the destination still has of what it acknowledged: {}", reason.text);
+            }
+            Event::Forgotten { shard, destination, count, first, last } => {
+                tracing::warn!(outbox, %shard, destination = name(destination), count, %first, %last, code = "OUT-4015", "the destination does not have what it acknowledged: it is sent again");
+            }
+            Event::ForgottenTooMany { shard, destination, limit } => {
+                tracing::error!(outbox, %shard, destination = name(destination), limit, code = "OUT-4016", "the destination does not have more than max_forgotten of the messages that it acknowledged: the lane waits");
+            }
             Event::DestinationDown { shard, destination, reason } => {
                 tracing::warn!(outbox, %shard, destination = name(destination), code = reason.code, "destination is down: {}", reason.text);
             }

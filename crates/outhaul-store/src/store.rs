@@ -87,6 +87,15 @@ pub struct Recovery {
     pub parked: Vec<ParkedEntry>,
 }
 
+/// A receipt row with its number.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NumberedReceipts {
+    /// Number.
+    pub number: u64,
+    /// The lanes as they stood, and their receipts.
+    pub row: ReceiptRow,
+}
+
 /// A chunk as stored.
 #[derive(Clone, Debug)]
 pub struct StoredChunk {
@@ -340,6 +349,18 @@ pub trait Store: Send + Sync + 'static {
     /// # Errors
     /// Any; nothing has changed.
     async fn receipts_of(&self, shard: ShardId, position: Position) -> StoreResult<Vec<ReceiptRow>>;
+
+    /// Receipt rows of a shard from the newest down, those with receipts alone: numbers below `below` (None: all), up to
+    /// `max_bytes` of stored content or one row. Empty: there is none.
+    ///
+    /// # Errors
+    /// Any; `Corrupt` if a row cannot be read.
+    async fn receipts_below(
+        &self,
+        shard: ShardId,
+        below: Option<u64>,
+        max_bytes: usize,
+    ) -> StoreResult<Vec<NumberedReceipts>>;
 
     /// Parked rows of a position, without content.
     ///

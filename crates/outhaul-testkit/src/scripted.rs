@@ -6,6 +6,9 @@
 //! sink.script("id-1", [Answer::Retry { after_ms: None }, Answer::Down]); // the third send of id-1 is delivered
 //! sink.script("id-2", [Answer::late()]);
 //! ```
+//!
+//! It can forget what it has stored ([`ScriptedSink::forget`]): it then answers `verify` truthfully, by ids. With
+//! [`ScriptedSink::proves_later`] its acknowledgements are proven by [`ScriptedSink::flush`] alone.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,7 +17,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use outhaul_core::lane::Slotting;
 use outhaul_core::message::{Message, Position, ShardId};
-use outhaul_sink::{AckLevel, Outcome, Reason, Receipt, Sink, SinkError, SinkInfo};
+use outhaul_sink::{AckLevel, Acknowledged, Outcome, Reason, Receipt, Sink, SinkError, SinkInfo, Verified};
 use tokio::sync::{Notify, watch};
 
 /// How long a test waits for a signal before it fails.
@@ -131,6 +134,8 @@ struct Script {
     chooser: Option<Box<Chooser>>,
     otherwise: Answer,
     failing_starts: VecDeque<SinkError>,
+    failing_verifications: VecDeque<SinkError>,
+    proves_later: bool,
     gates: Vec<Gate>,
 }
 
@@ -144,6 +149,20 @@ struct Log {
     overlaps: Vec<(ShardId, u32)>,
     most_under_way: usize,
     closes: usize,
+    /// Entries whose message is not there any more.
+    forgotten: HashSet<usize>,
+    /// Entries below this one are on stable storage.
+    flushed: usize,
+    /// Positions that `verify` was shown, call by call.
+    verified: Vec<(ShardId, Vec<u64>)>,
+    proofs: usize,
+}
+
+impl Log {
+    /// What is there, by its place.
+    fn held(&self) -> impl Iterator<Item = (usize, &Received)> {
+        self.entries.iter().enumerate().filter(|(n, r)| r.stored && !self.forgotten.contains(n))
+    }
 }
 
 impl ScriptedSink {
@@ -201,6 +220,52 @@ impl ScriptedSink {
         self.script_state().failing_starts.push_back(error);
     }
 
+    /// Lets the next call of `verify` fail; calls of this add up.
+    pub fn fail_verify(&self, passes: bool) {
+        let error = SinkError { code: CODE, message: "scripted".into(), passes };
+        self.script_state().failing_verifications.push_back(error);
+    }
+
+    /// Whether acknowledgements are proven only by [`flush`](Self::flush), from the next `start` on.
+    pub fn proves_later(&self, later: bool) {
+        self.script_state().proves_later = later;
+    }
+
+    /// What is stored by now is on stable storage.
+    pub fn flush(&self) {
+        let mut log = self.log();
+        log.flushed = log.entries.len();
+    }
+
+    /// As if the power had been cut: what is stored and not flushed is not there any more. Returns the ids. Nobody is
+    /// told; let a send be answered [`Answer::Down`], and it is found out after the next start.
+    pub fn crash(&self) -> Vec<String> {
+        let mut log = self.log();
+        let flushed = log.flushed;
+        let lost: Vec<(usize, String)> =
+            log.held().filter(|(n, _)| *n >= flushed).map(|(n, r)| (n, r.message.id.clone())).collect();
+        log.forgotten.extend(lost.iter().map(|(n, _)| *n));
+        lost.into_iter().map(|(_, id)| id).collect()
+    }
+
+    /// As if a copy of its storage had been put back: of these messages it has no copy any more.
+    pub fn forget(&self, ids: &[&str]) {
+        let mut log = self.log();
+        let lost: Vec<usize> =
+            log.held().filter(|(_, r)| ids.contains(&r.message.id.as_str())).map(|(n, _)| n).collect();
+        log.forgotten.extend(lost);
+    }
+
+    /// Shards and positions that `verify` was shown, call by call.
+    pub fn verified(&self) -> Vec<(ShardId, Vec<u64>)> {
+        self.log().verified.clone()
+    }
+
+    /// Calls of `prove` that were answered.
+    pub fn proofs(&self) -> usize {
+        self.log().proofs
+    }
+
     /// Opens the gates of all late answers that were given so far.
     pub fn open_gates(&self) {
         self.script_state().gates.drain(..).for_each(|gate| gate.open());
@@ -213,8 +278,7 @@ impl ScriptedSink {
 
     /// What the destination holds, copies included, in the order in which it was stored.
     pub fn stored(&self) -> Vec<Arc<Message>> {
-        let log = self.log();
-        log.entries.iter().filter(|r| r.stored).map(|r| Arc::clone(&r.message)).collect()
+        self.log().held().map(|(_, r)| Arc::clone(&r.message)).collect()
     }
 
     /// Ids of what the destination holds, as a consumer sees them that drops copies.
@@ -301,7 +365,8 @@ impl ScriptedSink {
         (answer, script.level)
     }
 
-    fn record(&self, call: u64, slot: u32, attempt: u32, message: &Arc<Message>, copies: usize) {
+    /// Returns the place of the newest copy.
+    fn record(&self, call: u64, slot: u32, attempt: u32, message: &Arc<Message>, copies: usize) -> usize {
         let entry = |stored| Received { call, slot, attempt, stored, message: Arc::clone(message) };
         let mut log = self.log();
         log.entries.push(entry(copies > 0));
@@ -310,6 +375,7 @@ impl ScriptedSink {
         drop(log);
         self.state.received.send_replace(entries);
         self.state.stored.send_modify(|n| *n += copies);
+        entries - 1
     }
 
     /// Counts a call in, and out again when it returns, panics or is dropped.
@@ -362,12 +428,12 @@ impl Sink for ScriptedSink {
     }
 
     async fn start(&self) -> Result<SinkInfo, SinkError> {
-        let (failure, level) = {
+        let (failure, level, proves_later) = {
             let mut script = self.script_state();
-            (script.failing_starts.pop_front(), script.level)
+            (script.failing_starts.pop_front(), script.level, script.proves_later)
         };
         self.state.starts.send_modify(|n| *n += 1);
-        failure.map_or_else(|| Ok(SinkInfo { level, warnings: Vec::new(), ..SinkInfo::default() }), Err)
+        failure.map_or_else(|| Ok(SinkInfo { level, warnings: Vec::new(), proves_later }), Err)
     }
 
     async fn send(&self, slot: u32, messages: &[Arc<Message>]) -> Vec<Outcome> {
@@ -389,12 +455,12 @@ impl Sink for ScriptedSink {
                 Answer::Unknown { stored } | Answer::Never { stored } => usize::from(*stored),
                 Answer::Retry { .. } | Answer::Rejected | Answer::Down | Answer::Panics => 0,
             };
-            self.record(call, slot, attempt, message, copies);
+            let place = self.record(call, slot, attempt, message, copies);
             let outcome = match answer {
-                Answer::Ok | Answer::Twice => delivered(level),
+                Answer::Ok | Answer::Twice => delivered(level, place),
                 Answer::Late(gate) => {
                     gates.push(gate);
-                    delivered(level)
+                    delivered(level, place)
                 }
                 Answer::Retry { after_ms } => Outcome::Retry { reason: reason(), after_ms },
                 Answer::Rejected => Outcome::Rejected(reason()),
@@ -420,112 +486,38 @@ impl Sink for ScriptedSink {
         outcomes
     }
 
+    async fn verify(&self, acknowledged: &[Acknowledged]) -> Result<Verified, SinkError> {
+        if let Some(error) = self.script_state().failing_verifications.pop_front() {
+            return Err(error);
+        }
+        let mut log = self.log();
+        let shard = acknowledged.first().map_or(ShardId(0), |a| a.shard);
+        log.verified.push((shard, acknowledged.iter().map(|a| a.position.0).collect()));
+        let held: HashSet<&str> = log.held().map(|(_, r)| r.message.id.as_str()).collect();
+        let gone = acknowledged.iter().filter(|a| !held.contains(a.id.as_str()));
+        let forgotten: Vec<Position> = gone.map(|a| a.position).collect();
+        // It forgets from the end: older ones matter only if all of these are gone.
+        let older = forgotten.len() == acknowledged.len();
+        Ok(Verified { forgotten, older })
+    }
+
+    /// The receipt's detail is the place of its message.
+    async fn prove(&self, receipts: &[Receipt]) -> Result<Vec<bool>, SinkError> {
+        let mut log = self.log();
+        log.proofs += 1;
+        Ok(receipts.iter().map(|r| r.detail.parse::<usize>().is_ok_and(|n| n < log.flushed)).collect())
+    }
+
     async fn close(&self) {
         self.log().closes += 1;
     }
 }
 
-fn delivered(level: AckLevel) -> Outcome {
+fn delivered(level: AckLevel, place: usize) -> Outcome {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
     let sent_at_us = i64::try_from(since.as_micros()).unwrap_or(i64::MAX);
-    Outcome::Delivered(Receipt { sent_at_us, level, attempts: 1, detail: String::new() })
+    Outcome::Delivered(Receipt { sent_at_us, level, attempts: 1, detail: place.to_string() })
 }
 
 #[cfg(test)]
-mod tests {
-    use bytes::Bytes;
-    use outhaul_core::destination::DestinationSet;
-    use outhaul_core::message::{Row, Seq};
-
-    use super::*;
-
-    fn message(id: &str, key: &str) -> Arc<Message> {
-        let row = Row {
-            seq: Seq(1),
-            shard: ShardId(0),
-            id: id.into(),
-            topic: "t".into(),
-            key: Some(key.into()),
-            headers: None,
-            payload: Bytes::new(),
-            created_at_us: 0,
-            defect: None,
-        };
-        Arc::new(Message::from_row(row, Position(0), DestinationSet::EMPTY))
-    }
-
-    fn words(outcomes: &[Outcome]) -> Vec<&'static str> {
-        let word = |o: &Outcome| match o {
-            Outcome::Delivered(_) => "delivered",
-            Outcome::Retry { .. } => "retry",
-            Outcome::Rejected(_) => "rejected",
-            Outcome::DestinationDown(_) => "down",
-            Outcome::Unknown(_) => "unknown",
-        };
-        outcomes.iter().map(word).collect()
-    }
-
-    #[tokio::test]
-    async fn answers_as_told_and_keeps_order_per_key() {
-        let sink = ScriptedSink::single();
-        sink.script("a", [Answer::Retry { after_ms: None }, Answer::Unknown { stored: true }]);
-        sink.script("x", [Answer::Twice]);
-        let batch = [message("a", "k"), message("b", "k"), message("x", "l")];
-        assert_eq!(words(&sink.send(0, &batch).await), ["retry", "retry", "delivered"]);
-        assert_eq!(words(&sink.send(0, &batch).await), ["unknown", "retry", "delivered"]);
-        assert_eq!(words(&sink.send(0, &batch).await), ["delivered"; 3]);
-        let attempts: Vec<_> = sink.received().iter().map(|r| (r.message.id.clone(), r.attempt)).collect();
-        let expected = [("a", 1), ("x", 1), ("x", 1), ("a", 2), ("x", 2), ("a", 3), ("b", 1), ("x", 3)];
-        assert_eq!(attempts, expected.map(|(id, n)| (id.to_owned(), n)));
-        assert_eq!(sink.stored_ids(), ["x", "a", "b"]);
-        assert_eq!(sink.duplicates(), 4);
-        sink.wait_stored(7).await;
-    }
-
-    #[tokio::test]
-    async fn late_answers_wait_for_their_gate_and_dropped_calls_are_over() {
-        let sink = ScriptedSink::single();
-        sink.script("a", [Answer::late(), Answer::Never { stored: false }]);
-        let batch = [message("a", "k")];
-        let late = tokio::spawn({
-            let (sink, batch) = (sink.clone(), batch.clone());
-            async move { sink.send(0, &batch).await }
-        });
-        sink.wait_received(1).await;
-        assert!(!late.is_finished());
-        assert_eq!((sink.overlaps().len(), sink.most_under_way()), (0, 1));
-        sink.open_gates();
-        assert_eq!(words(&late.await.unwrap()), ["delivered"]);
-
-        let never = tokio::spawn({
-            let (sink, batch) = (sink.clone(), batch.clone());
-            async move { sink.send(0, &batch).await }
-        });
-        sink.wait_received(2).await;
-        sink.send(0, &[message("b", "k")]).await;
-        assert_eq!(sink.overlaps(), [(ShardId(0), 0)]);
-        never.abort();
-        assert!(never.await.unwrap_err().is_cancelled());
-        assert_eq!(words(&sink.send(0, &batch).await), ["delivered"]);
-        assert_eq!(sink.overlaps().len(), 1);
-    }
-
-    #[tokio::test]
-    async fn panics_and_failing_starts() {
-        let sink = ScriptedSink::single();
-        sink.script_by(|m, attempt| (m.id == "a" && attempt == 1).then_some(Answer::Panics));
-        sink.fail_start(true);
-        assert!(sink.start().await.is_err_and(|e| e.passes));
-        assert!(sink.start().await.is_ok());
-        let batch = [message("a", "k")];
-        let call = tokio::spawn({
-            let (sink, batch) = (sink.clone(), batch.clone());
-            async move { sink.send(0, &batch).await }
-        });
-        assert!(call.await.unwrap_err().is_panic());
-        assert_eq!(words(&sink.send(0, &batch).await), ["delivered"]);
-        sink.otherwise(Answer::Down);
-        assert_eq!(words(&sink.send(0, &batch).await), ["down"]);
-        assert_eq!(sink.starts(), 2);
-    }
-}
+mod tests;

@@ -77,8 +77,8 @@ async fn wait_for_all(runs: &mut JoinSet<Result<Vec<(String, Delivered)>, Failur
     while let Some(ended) = runs.join_next().await {
         let failure = match ended {
             Ok(Ok(all)) => {
-                for (outbox, Delivered { destination, delivered, failed }) in all {
-                    tracing::info!(outbox, destination, delivered, failed, "delivered");
+                for (outbox, Delivered { destination, delivered, failed, forgotten }) in all {
+                    tracing::info!(outbox, destination, delivered, failed, forgotten, "delivered");
                 }
                 continue;
             }
@@ -117,8 +117,9 @@ fn destinations(config: &Config, sinks: &[Arc<SharedSink>]) -> Vec<outhaul_relay
         .zip(sinks)
         .map(|(d, sink)| outhaul_relay::Destination {
             name: d.name.clone(),
-            sink: sink.clone(),
+            sink: Arc::new(sink.handle()),
             limits: d.limits.clone(),
+            require_ack: d.require_ack,
         })
         .collect()
 }

@@ -1,13 +1,14 @@
 //! A destination as several outboxes of one relay use it.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use outhaul_core::lane::Slotting;
 use outhaul_core::message::Message;
 use outhaul_core::receipt::AckLevel;
-use outhaul_sink::{Acknowledged, Finding, Outcome, Receipt, Sink, SinkError, SinkInfo, Verified};
+use outhaul_sink::{Acknowledged, Finding, Outcome, Reason, Receipt, Sink, SinkError, SinkInfo, Verified};
 use tokio::sync::Mutex;
 
 use crate::codes;
@@ -15,67 +16,109 @@ use crate::codes;
 /// Limit of closing.
 const CLOSE_LIMIT: Duration = Duration::from_secs(5);
 
-/// One sink for all outboxes: it is started once, whichever asks first, and again after it was down; it is closed when
-/// the last of them has ended. Where a level is demanded, it does not start while it proves less.
+/// One sink for all outboxes, each with a handle of its own: it is started once, whichever asks first, and again after it
+/// was down; it is closed when the last of them has ended. Where a level is demanded, it does not start while it proves
+/// less.
+///
+/// A start for one outbox may renew connections under the others. What they send then is answered as down, unsent: so
+/// each of them starts too, and finds out first what the destination still has.
 pub struct SharedSink {
+    shared: Arc<Shared>,
+    /// The start that this handle knows.
+    known: AtomicU64,
+}
+
+struct Shared {
     sink: Arc<dyn Sink>,
     least: Option<AckLevel>,
-    /// What it said at its start; None: not started, or down since.
+    /// The newest start that has begun.
+    begun: AtomicU64,
+    /// What the sink said at that start; None: not started, or down since.
     started: Mutex<Option<SinkInfo>>,
 }
 
 impl SharedSink {
     /// The sink, with the least that it must prove.
     pub fn new(sink: Arc<dyn Sink>, least: Option<AckLevel>) -> Self {
-        Self { sink, least, started: Mutex::new(None) }
+        let shared = Shared { sink, least, begun: AtomicU64::new(0), started: Mutex::new(None) };
+        Self { shared: Arc::new(shared), known: AtomicU64::new(0) }
+    }
+
+    /// The same sink for another outbox.
+    pub fn handle(&self) -> Self {
+        Self { shared: self.shared.clone(), known: AtomicU64::new(0) }
     }
 
     /// Closes the sink itself: what [`Sink::close`] leaves to the end of all outboxes.
     pub async fn finish(&self) {
-        if tokio::time::timeout(CLOSE_LIMIT, self.sink.close()).await.is_err() {
+        if tokio::time::timeout(CLOSE_LIMIT, self.shared.sink.close()).await.is_err() {
             tracing::warn!("closing a destination took longer than {CLOSE_LIMIT:?}");
         }
+    }
+
+    /// The start that this handle knows, if no other has begun since.
+    fn current(&self) -> Option<u64> {
+        let known = self.known.load(Ordering::SeqCst);
+        (known == self.shared.begun.load(Ordering::SeqCst)).then_some(known)
+    }
+
+    fn outdated() -> SinkError {
+        let message = "it was started anew for another outbox".to_owned();
+        SinkError { code: codes::NOT_VERIFIED.code, message, passes: true }
     }
 }
 
 #[async_trait]
 impl Sink for SharedSink {
     fn slotting(&self) -> Slotting {
-        self.sink.slotting()
+        self.shared.sink.slotting()
     }
 
     async fn start(&self) -> Result<SinkInfo, SinkError> {
-        let mut started = self.started.lock().await;
+        let mut started = self.shared.started.lock().await;
         if let Some(info) = started.as_ref() {
+            self.known.store(self.shared.begun.load(Ordering::SeqCst), Ordering::SeqCst);
             return Ok(info.clone());
         }
-        let info = self.sink.start().await?;
-        if let Some(least) = self.least.filter(|least| info.level < *least && !info.proves_later) {
+        let start = self.shared.begun.fetch_add(1, Ordering::SeqCst) + 1;
+        let info = self.shared.sink.start().await?;
+        let weak = |least: &AckLevel| info.level < *least && !info.proves_later;
+        if let Some(least) = self.shared.least.filter(weak) {
             let message = format!("require_ack is {}, but it proves only {}", least.as_str(), info.level.as_str());
             return Err(SinkError { code: codes::ACK_TOO_WEAK.code, message, passes: false });
         }
         *started = Some(info.clone());
+        self.known.store(start, Ordering::SeqCst);
         Ok(info)
     }
 
     async fn send(&self, slot: u32, messages: &[Arc<Message>]) -> Vec<Outcome> {
-        let outcomes = self.sink.send(slot, messages).await;
+        let Some(start) = self.current() else {
+            let SinkError { code, message, .. } = Self::outdated();
+            return vec![Outcome::DestinationDown(Reason::new(code, message)); messages.len()];
+        };
+        let outcomes = self.shared.sink.send(slot, messages).await;
         if outcomes.iter().any(|o| matches!(o, Outcome::DestinationDown(_))) {
-            *self.started.lock().await = None;
+            let mut started = self.shared.started.lock().await;
+            if self.shared.begun.load(Ordering::SeqCst) == start {
+                *started = None;
+            }
         }
         outcomes
     }
 
     async fn verify(&self, acknowledged: &[Acknowledged]) -> Result<Verified, SinkError> {
-        self.sink.verify(acknowledged).await
+        self.current().ok_or_else(Self::outdated)?;
+        self.shared.sink.verify(acknowledged).await
     }
 
     async fn prove(&self, receipts: &[Receipt]) -> Result<Vec<bool>, SinkError> {
-        self.sink.prove(receipts).await
+        self.current().ok_or_else(Self::outdated)?;
+        self.shared.sink.prove(receipts).await
     }
 
     async fn examine(&self, topics: &[String]) -> Vec<Finding> {
-        self.sink.examine(topics).await
+        self.shared.sink.examine(topics).await
     }
 
     /// Nothing: another outbox may still deliver.
@@ -84,9 +127,9 @@ impl Sink for SharedSink {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+    use std::sync::atomic::{AtomicBool, AtomicU32};
 
-    use outhaul_sink::Reason;
+    use outhaul_core::message::{Position, Row, Seq, ShardId};
 
     use super::*;
 
@@ -112,6 +155,12 @@ mod tests {
             }
             vec![]
         }
+        async fn verify(&self, acknowledged: &[Acknowledged]) -> Result<Verified, SinkError> {
+            Ok(Verified { forgotten: acknowledged.iter().map(|a| a.position).collect(), older: false })
+        }
+        async fn prove(&self, receipts: &[Receipt]) -> Result<Vec<bool>, SinkError> {
+            Ok(vec![false; receipts.len()])
+        }
         async fn close(&self) {
             self.closes.fetch_add(1, Ordering::SeqCst);
         }
@@ -135,6 +184,47 @@ mod tests {
         assert_eq!(inner.closes.load(Ordering::SeqCst), 0, "another outbox may still deliver");
         shared.finish().await;
         assert_eq!(inner.closes.load(Ordering::SeqCst), 1);
+    }
+
+    #[tokio::test]
+    async fn what_a_start_for_another_outbox_may_have_renewed_is_not_sent_to_before_the_own_start() {
+        let inner = Arc::new(Counting::default());
+        let one = SharedSink::new(inner.clone(), None);
+        let other = one.handle();
+        let row = Row {
+            seq: Seq(1),
+            shard: ShardId(0),
+            id: "m1".into(),
+            topic: "t".into(),
+            key: None,
+            headers: None,
+            payload: Default::default(),
+            created_at_us: 0,
+            defect: None,
+        };
+        let message = Arc::new(Message::from_row(row, Position(0), Default::default()));
+        let is_down = |outcomes: Vec<Outcome>| matches!(outcomes.as_slice(), [Outcome::DestinationDown(_)]);
+        one.start().await.unwrap();
+        other.start().await.unwrap();
+        inner.down.store(true, Ordering::SeqCst);
+        assert!(is_down(one.send(0, std::slice::from_ref(&message)).await));
+        inner.down.store(false, Ordering::SeqCst);
+        one.start().await.unwrap();
+        assert!(is_down(other.send(0, std::slice::from_ref(&message)).await), "it does not know of the start");
+        assert!(other.verify(&[]).await.is_err_and(|e| e.passes) && other.prove(&[]).await.is_err());
+        other.start().await.unwrap();
+        assert_eq!(inner.starts.load(Ordering::SeqCst), 2, "one start for both");
+        assert!(other.send(0, &[message]).await.is_empty() && one.send(0, &[]).await.is_empty());
+    }
+
+    #[tokio::test]
+    async fn comparing_and_proving_are_the_sinks_own() {
+        let shared = SharedSink::new(Arc::new(Counting::default()), None);
+        shared.start().await.unwrap();
+        let (id, receipt) = ("m1".to_owned(), Receipt::default());
+        let shown = Acknowledged { shard: ShardId(0), position: Position(7), id, receipt: receipt.clone() };
+        assert_eq!(shared.verify(&[shown]).await.unwrap().forgotten, [Position(7)]);
+        assert_eq!(shared.prove(&[receipt]).await.unwrap(), [false]);
     }
 
     #[tokio::test]

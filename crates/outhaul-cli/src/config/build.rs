@@ -254,6 +254,7 @@ fn limits(t: &Table, p: &mut Problems) -> LaneLimits {
         retry_backoff_ms,
         block_key: t.text("on_dead", p).is_none_or(|word| word == "block_key"),
         breaker_failures: count("breaker_failures", p),
+        max_forgotten: t.whole("max_forgotten", p).unwrap_or(standard.max_forgotten),
         breaker_backoff_ms: (standard.breaker_backoff_ms.0.min(breaker_longest), breaker_longest),
         ..standard
     }

@@ -295,7 +295,13 @@ pub const DESTINATION: &[Key] = &[
         "breaker_failures",
         Whole(1, 10_000),
         Default("5"),
-        "Batches in a row without one delivery, after which the destination counts as down.",
+        "Batches in a row of a slot (a queue, a partition) without one answer, after which that slot counts as down.",
+    ),
+    key(
+        "max_forgotten",
+        Whole(1, 1_000_000_000),
+        Default("1000000"),
+        "The most messages of a lane that are sent again by themselves when the destination turns out to have forgotten what it acknowledged. Above it the lane waits for an operator.",
     ),
     key("breaker_longest", Span(10), Default("10s"), "Longest wait between two looks at a destination that is down."),
 ];

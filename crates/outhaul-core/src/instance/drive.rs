@@ -2,7 +2,7 @@
 
 use super::{
     Cadence, CheckpointAnswer, Command, Event, InCheckpoint, Instance, Mode, Owned, Phase, ReadKind, Recovered,
-    UntilEmpty, Writing, leases::LEASE_SPACING_MS,
+    UntilEmpty, Writing, destinations::Target, leases::LEASE_SPACING_MS,
 };
 use std::sync::Arc;
 
@@ -403,6 +403,7 @@ impl Instance {
         }
         self.drive_until_empty();
         self.drive_recoveries(now);
+        self.drive_destinations(now);
         self.drive_lanes(now);
         self.drive_reads(now);
         self.drive_checkpoint(now);
@@ -425,12 +426,13 @@ impl Instance {
                 continue;
             }
             for destination in self.config.indexes() {
+                let start = self.targets.get(usize::from(destination.0)).and_then(Target::open);
                 let Some(lane) = p.lane_mut(destination) else { continue };
-                let positions = lane.begin_parked(now);
+                let positions = lane.begin_parked(now, start);
                 if !positions.is_empty() {
                     self.commands.push_back(Command::ReadParked { shard, epoch, destination, positions });
                 }
-                for batch in lane.begin_sends(now, until) {
+                for batch in lane.begin_sends(now, until, start) {
                     self.commands.push_back(Command::Send { shard, epoch, destination, batch });
                 }
             }
@@ -455,6 +457,9 @@ impl Instance {
             times.extend(idle(&self.poll).filter(|_| !self.readable_shards(true).is_empty()));
             times.extend(idle(&self.rescan).filter(|_| !self.readable_shards(true).is_empty()));
             times.extend(idle(&self.resolve).filter(|_| self.intake.wants_resolve()));
+            if self.pipelines().any(|(_, p)| !p.draining) {
+                times.extend(self.targets.iter().filter_map(Target::deadline_us));
+            }
         }
         for (shard, owned) in &self.shards {
             match &owned.phase {
@@ -465,7 +470,9 @@ impl Instance {
                 Phase::LetGo => {}
                 Phase::Running(p) => {
                     if !p.draining && p.is_proven() {
-                        times.extend(p.lanes().iter().filter_map(|l| l.deadline_us(now, owned.lease_until_us)));
+                        let lanes = p.lanes().iter().zip(&self.targets);
+                        let until = owned.lease_until_us;
+                        times.extend(lanes.filter_map(|(lane, target)| lane.deadline_us(now, until, target.open())));
                     }
                     if self.checkpoint.is_none() {
                         let due = p.checkpoint_due_us(&self.config);

@@ -94,7 +94,51 @@ pub enum Event {
         /// Why.
         reason: Reason,
     },
-    /// A lane's breaker has opened.
+    /// A destination could not be started; tried again by itself.
+    NotStarted {
+        /// Destination.
+        destination: DestinationIndex,
+        /// Why.
+        reason: Reason,
+    },
+    /// A destination was started after it could not be before.
+    Started {
+        /// Destination.
+        destination: DestinationIndex,
+    },
+    /// What the destination still has of what it acknowledged could not be found out; tried again by itself. Until then
+    /// the lane does not send.
+    NotVerified {
+        /// Shard.
+        shard: ShardId,
+        /// Lane.
+        destination: DestinationIndex,
+        /// Why.
+        reason: Reason,
+    },
+    /// The destination does not have any more what it acknowledged: it is sent again (`OUT-4015`).
+    Forgotten {
+        /// Shard.
+        shard: ShardId,
+        /// Lane.
+        destination: DestinationIndex,
+        /// Messages.
+        count: u64,
+        /// Position of the first of them.
+        first: Position,
+        /// Position of the last of them.
+        last: Position,
+    },
+    /// So much of what it acknowledged is gone that the lane waits for an operator (`OUT-4016`).
+    ForgottenTooMany {
+        /// Shard.
+        shard: ShardId,
+        /// Lane.
+        destination: DestinationIndex,
+        /// The limit.
+        limit: u64,
+    },
+    /// The first of a lane's slots has met a destination that is down, as a whole or in part.
     DestinationDown {
         /// Shard.
         shard: ShardId,
@@ -103,7 +147,7 @@ pub enum Event {
         /// Why.
         reason: Reason,
     },
-    /// A lane's breaker has closed.
+    /// The destination answers in all slots of a lane again.
     DestinationUp {
         /// Shard.
         shard: ShardId,

@@ -17,6 +17,7 @@
 //! - a checkpoint that is not answered is asked about until it is known; what it took comes back if it did not commit;
 //! - an owner that is fenced forgets all it held.
 
+mod destinations;
 mod drive;
 mod event;
 mod leases;
@@ -24,18 +25,19 @@ mod leases;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use destinations::Target;
 pub use event::Event;
 
 use crate::checkpoint::{Checkpoint, ShardOutcome};
 use crate::config::{Config, Jitter, Now};
 use crate::destination::DestinationIndex;
 use crate::intake::{Intake, ReadToken};
-use crate::lane::{LaneView, SendBatch};
+use crate::lane::{LaneView, RecentReceipt, SendBatch, Verification};
 use crate::lease::LeaseReport;
 use crate::message::{Epoch, Message, Position, Row, Seq, ShardId};
 use crate::parked::ParkedEntry;
 use crate::pipeline::{Pipeline, PipelineShare};
-use crate::receipt::{Outcome, ReceiptRow};
+use crate::receipt::{AckLevel, Outcome, Reason, ReceiptRow};
 use crate::runs::Run;
 
 /// What an owner needs to go on where the last one stopped.
@@ -105,6 +107,41 @@ pub enum Input {
         /// Those that exist.
         messages: Option<Vec<Arc<Message>>>,
     },
+    /// Answer to [`Command::Start`]. The error: it cannot be sent to now.
+    Started {
+        /// Destination.
+        destination: DestinationIndex,
+        /// Number of the start.
+        start: u64,
+        /// What was found.
+        result: Result<Ready, Reason>,
+    },
+    /// Answer to [`Command::Verify`]. The error: it could not be found out.
+    Verified {
+        /// Shard.
+        shard: ShardId,
+        /// Epoch of the command.
+        epoch: Epoch,
+        /// Lane.
+        destination: DestinationIndex,
+        /// Number of the start.
+        start: u64,
+        /// What was found.
+        found: Result<Verification, Reason>,
+    },
+    /// Answer to [`Command::Send`] that came too late: a start of the destination had begun, nothing was sent.
+    NotSent {
+        /// Shard.
+        shard: ShardId,
+        /// Epoch of the command.
+        epoch: Epoch,
+        /// Lane.
+        destination: DestinationIndex,
+        /// Slot.
+        slot: u32,
+        /// Number of the batch.
+        batch: u64,
+    },
     /// Answer to [`Command::Send`].
     Answer {
         /// Shard.
@@ -124,6 +161,14 @@ pub enum Input {
     Drain,
     /// The same, as soon as all that was committed before now is settled.
     DrainWhenEmpty,
+}
+
+/// What a destination said when it was started.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Ready {
+    /// The level that its acknowledgements reach some time after they were given. None: what they prove they prove at
+    /// once.
+    pub proves_later: Option<AckLevel>,
 }
 
 /// How a checkpoint ended.
@@ -215,6 +260,33 @@ pub enum Command {
         destination: DestinationIndex,
         /// Which.
         positions: Vec<Position>,
+    },
+    /// Make a destination ready: before the first batch, and again after it was down. No batch begins until it is.
+    Start {
+        /// Destination.
+        destination: DestinationIndex,
+        /// Number of the start, rising.
+        start: u64,
+        /// Limit, milliseconds.
+        limit_ms: u64,
+    },
+    /// Find out what a destination still has of what it acknowledged to a lane: from `recent` (oldest first) and then
+    /// from the stored receipts, newest first, as far as the destination asks for them.
+    Verify {
+        /// Shard.
+        shard: ShardId,
+        /// Epoch, for the answer.
+        epoch: Epoch,
+        /// Lane.
+        destination: DestinationIndex,
+        /// Number of the start.
+        start: u64,
+        /// Acknowledgements that may not be stored yet.
+        recent: Vec<RecentReceipt>,
+        /// Bring all receipts at or above this position along.
+        unproven_from: Option<Position>,
+        /// Beyond this many forgotten messages it need not be looked any further.
+        max_forgotten: u64,
     },
     /// Send a batch.
     Send {
@@ -326,6 +398,7 @@ pub struct Instance {
     checkpoint: Option<InCheckpoint>,
     checkpoint_not_before_us: u64,
     checkpoint_failures: u32,
+    targets: Vec<Target>,
     mode: Mode,
     until_empty: UntilEmpty,
     commands: std::collections::VecDeque<Command>,
@@ -354,6 +427,7 @@ impl Instance {
     /// An instance that owns nothing yet.
     pub fn new(config: Config) -> Self {
         Self {
+            targets: config.indexes().map(|_| Target::default()).collect(),
             names: config.names(),
             jitter: Jitter::new(config.seed),
             poll_wait_us: config.settings.poll_busy_us,
@@ -448,8 +522,25 @@ impl Instance {
             Input::Answer { shard, epoch, destination, slot, batch, outcomes } => {
                 let mut jitter = self.jitter.clone();
                 let mut events = Vec::new();
+                let lane = self.lane(shard, epoch, destination);
+                let down = lane.and_then(|lane| lane.on_answer(slot, batch, outcomes, now, &mut jitter, &mut events));
+                self.jitter = jitter;
+                self.tell(events);
+                if let Some(start) = down {
+                    self.restart(now, destination, start);
+                }
+            }
+            Input::NotSent { shard, epoch, destination, slot, batch } => {
                 if let Some(lane) = self.lane(shard, epoch, destination) {
-                    lane.on_answer(slot, batch, outcomes, now, &mut jitter, &mut events);
+                    lane.on_not_sent(slot, batch, now);
+                }
+            }
+            Input::Started { destination, start, result } => self.on_started(now, destination, start, result),
+            Input::Verified { shard, epoch, destination, start, found } => {
+                let mut jitter = self.jitter.clone();
+                let mut events = Vec::new();
+                if let Some(lane) = self.lane(shard, epoch, destination) {
+                    lane.on_verified(start, found, now, &mut jitter, &mut events);
                 }
                 self.jitter = jitter;
                 self.tell(events);

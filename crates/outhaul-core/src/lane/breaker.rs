@@ -1,11 +1,12 @@
-//! Whether a destination is worth asking.
+//! Whether the part of a destination behind a slot is worth asking.
 
 use crate::config::{Jitter, LaneLimits, Now};
 
-/// State of a lane's breaker.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// State of a slot's breaker.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Breaker {
     /// Sends flow.
+    #[default]
     Closed,
     /// Nothing is sent until the time, microseconds on the monotonic clock; then one small batch probes.
     Open {
@@ -22,15 +23,26 @@ pub enum Breaker {
 }
 
 impl Breaker {
-    /// How many batches may begin now, and how many messages in one: None if none.
-    pub(super) fn allows(self, now: Now, in_flight: usize, limits: &LaneLimits) -> Option<usize> {
+    /// How many messages a batch may have that begins now: None if none may begin.
+    pub(super) fn allows(self, now: Now, limits: &LaneLimits) -> Option<usize> {
         const PROBE: usize = 10;
         match self {
             Self::Closed => Some(limits.max_batch),
-            Self::Open { until_us, .. } if now.mono_us >= until_us && in_flight == 0 => {
-                Some(PROBE.min(limits.max_batch))
-            }
+            Self::Open { until_us, .. } if now.mono_us >= until_us => Some(PROBE.min(limits.max_batch)),
             Self::Open { .. } | Self::Probing { .. } => None,
+        }
+    }
+
+    pub(super) const fn is_closed(self) -> bool {
+        matches!(self, Self::Closed)
+    }
+
+    /// The earliest moment at which something may be sent that is ready at `at_us`. None: only an answer decides.
+    pub(super) fn not_before(self, at_us: u64) -> Option<u64> {
+        match self {
+            Self::Closed => Some(at_us),
+            Self::Open { until_us, .. } => Some(at_us.max(until_us)),
+            Self::Probing { .. } => None,
         }
     }
 
@@ -38,6 +50,13 @@ impl Breaker {
     pub(super) const fn begin(&mut self) {
         if let Self::Open { failures, .. } = *self {
             *self = Self::Probing { failures };
+        }
+    }
+
+    /// The batch was not sent after all.
+    pub(super) const fn not_begun(&mut self, now: Now) {
+        if let Self::Probing { failures } = *self {
+            *self = Self::Open { until_us: now.mono_us, failures };
         }
     }
 
@@ -50,8 +69,7 @@ impl Breaker {
     pub(super) fn fail(&mut self, now: Now, limits: &LaneLimits, jitter: &mut Jitter) -> bool {
         let failures = match *self {
             Self::Closed => 1,
-            // Answers of batches that were under way when the breaker opened say nothing new.
-            Self::Open { .. } => return false,
+            Self::Open { .. } => return false, // Nothing of the slot was under way.
             Self::Probing { failures } => failures.saturating_add(1),
         };
         let wait = jitter.backoff_ms(failures, limits.breaker_backoff_ms);

@@ -6,6 +6,8 @@
 
 mod block;
 mod breaker;
+mod healing;
+mod parked;
 mod queue;
 mod slot;
 
@@ -15,8 +17,10 @@ use std::sync::Arc;
 pub(crate) use block::OrderKey;
 use block::{Block, BlockEntry};
 pub use breaker::Breaker;
-use slot::Slot;
+use healing::Healing;
+pub use healing::{RecentReceipt, Verification};
 pub use slot::Slotting;
+use slot::{Item, Slot};
 
 use crate::config::{DestinationConfig, Jitter, Now};
 use crate::destination::DestinationIndex;
@@ -25,7 +29,7 @@ use crate::instance::Event;
 use crate::message::{Message, Position, ShardId};
 use crate::parked::{ParkedEntry, ParkedState, ParkedWrite};
 use crate::receipt::{LaneReceipt, LaneState, Outcome, Reason, Receipt};
-use crate::runs::Runs;
+use crate::runs::{Run, Runs};
 
 /// A batch to send: one at a time in each slot.
 #[derive(Clone, Debug)]
@@ -38,6 +42,9 @@ pub struct SendBatch {
     pub messages: Vec<Arc<Message>>,
     /// Limit, milliseconds. No answer by then is Unknown for every message.
     pub limit_ms: u64,
+    /// The start of the destination after which it was begun. It must not be sent once another start has begun: the
+    /// answer is [`crate::instance::Input::NotSent`] then.
+    pub start: u64,
 }
 
 /// A lane.
@@ -58,16 +65,21 @@ pub struct Lane {
     queued: usize,
     queued_bytes: usize,
     in_flight: usize,
+    /// Slots whose breaker is not closed.
+    slots_down: usize,
     last_batch: u64,
     blocks: HashMap<OrderKey, Block>,
+    /// Positions that are dead and do not block their key.
+    given_up: Runs,
+    healing: Healing,
+    /// The newest start of the destination.
+    newest_start: u64,
     /// Receipts and parked rows that no checkpoint has stored yet, and since when.
     receipts: Vec<LaneReceipt>,
     parked: Vec<ParkedWrite>,
     changed_at_us: Option<u64>,
     /// Cursor as the last committed checkpoint stored it. None: the lane is new, and nothing may be sent before it is.
     stored_cursor: Option<Position>,
-    breaker: Breaker,
-    silent_batches: u32,
     last_error: Option<Reason>,
     counts: ParkedCounts,
     faults: Faults,
@@ -93,14 +105,19 @@ pub struct LaneView {
     pub cursor: Position,
     /// Next position that the lane will take.
     pub next: Position,
-    /// Breaker.
-    pub breaker: Breaker,
+    /// Slots that were used so far, and those of them whose part of the destination is down.
+    pub slots: usize,
+    /// See `slots`: the lane is down as far as these slots go.
+    pub slots_down: usize,
     /// Batches under way.
     pub in_flight: usize,
     /// Messages queued in slots, those under way left out.
     pub queued: usize,
     /// Parked messages by state.
     pub parked: ParkedCounts,
+    /// Whether it was found out, after the newest start of the destination that the lane knows, what it remembers: then
+    /// the lane may send.
+    pub verified: bool,
     /// Last failure.
     pub last_error: Option<Reason>,
 }
@@ -137,14 +154,16 @@ impl Lane {
             queued: 0,
             queued_bytes: 0,
             in_flight: 0,
+            slots_down: 0,
             last_batch: 0,
             blocks: HashMap::new(),
+            given_up: Runs::new(),
+            healing: Healing::default(),
+            newest_start: 0,
             receipts: Vec::new(),
             parked: Vec::new(),
             changed_at_us: None,
             stored_cursor: stored.map(|s| s.cursor),
-            breaker: Breaker::Closed,
-            silent_batches: 0,
             last_error: None,
             counts: ParkedCounts::default(),
             faults,
@@ -161,6 +180,8 @@ impl Lane {
                 let key = OrderKey::new(entry.key.as_deref(), entry.position);
                 let entry = BlockEntry { entry: entry.clone(), message: None, stored: true };
                 self.blocks.entry(key).or_default().entries.push_back(entry);
+            } else {
+                self.given_up.insert(entry.position.0);
             }
         }
     }
@@ -171,10 +192,12 @@ impl Lane {
             destination: self.index,
             cursor: self.cursor,
             next: self.next,
-            breaker: self.breaker,
+            slots: self.slots.len(),
+            slots_down: self.slots_down,
             in_flight: self.in_flight,
             queued: self.queued,
             parked: self.counts,
+            verified: self.is_verified(Some(self.newest_start)),
             last_error: self.last_error.clone(),
         }
     }
@@ -206,6 +229,7 @@ impl Lane {
 
     fn settle(&mut self, position: Position, now: Now) {
         self.ahead.insert(position.0);
+        self.heal(Run { first: position.0, last: position.0 });
         self.follow();
         self.changed_at_us.get_or_insert(now.mono_us);
     }
@@ -234,7 +258,7 @@ impl Lane {
         let cursor = reached.min(log_end);
         let mut ahead = Runs::new();
         if let Some(last) = log_end.0.checked_sub(1) {
-            self.ahead.within(crate::runs::Run { first: cursor.0, last }).for_each(|r| ahead.insert_run(r));
+            self.ahead.within(Run { first: cursor.0, last }).for_each(|r| ahead.insert_run(r));
         }
         let (receipts, later) = std::mem::take(&mut self.receipts).into_iter().partition(|r| below(r.position));
         self.receipts = later;
@@ -280,84 +304,35 @@ impl Lane {
         self.settle(position, now);
     }
 
-    /// Sets a message aside. It is settled for the cursor: the parked row is written with the checkpoint that passes it.
-    fn park(
-        &mut self,
-        message: Arc<Message>,
-        state: ParkedState,
-        attempts: u32,
-        reason: &Reason,
-        due_at_us: i64,
-        now: Now,
-    ) {
-        let entry = ParkedEntry {
-            destination: self.config.name.clone(),
-            shard: self.shard,
-            position: message.position,
-            key: message.key.clone(),
-            state,
-            attempts,
-            due_at_us,
-            error_code: reason.code.to_owned(),
-            error_text: reason.text.clone(),
-            first_failed_at_us: now.wall_us,
-            last_failed_at_us: now.wall_us,
-        };
-        self.count(state, 1);
-        self.settle(message.position, now);
-        if state != ParkedState::Dead || self.config.limits.block_key {
-            let block = self.blocks.entry(OrderKey::of(&message)).or_default();
-            let entry = BlockEntry { entry: entry.clone(), message: Some(message.clone()), stored: false };
-            // A defective message is parked at once, so older ones of its key may come after it.
-            let at = block.entries.partition_point(|e| e.entry.position < message.position);
-            block.entries.insert(at, entry);
-        }
-        self.parked.push(ParkedWrite::Insert { entry, message });
-    }
-
-    /// The first message of a block has a new state: tell the next checkpoint.
-    fn update_first(&mut self, key: &OrderKey, now: Now, change: impl FnOnce(&mut ParkedEntry)) {
-        let Some(first) = self.blocks.get_mut(key).and_then(|b| b.entries.front_mut()) else { return };
-        let before = first.entry.state;
-        change(&mut first.entry);
-        first.entry.last_failed_at_us = now.wall_us;
-        if first.entry.first_failed_at_us == 0 {
-            first.entry.first_failed_at_us = now.wall_us;
-        }
-        let entry = first.entry.clone();
-        self.count(before, -1);
-        self.count(entry.state, 1);
-        self.parked.push(ParkedWrite::Update(entry.clone()));
-        self.changed_at_us.get_or_insert(now.mono_us);
-        if entry.state == ParkedState::Dead && !self.config.limits.block_key {
-            self.drop_first(key);
+    /// The destination was started.
+    pub(crate) fn on_started(&mut self, start: u64) {
+        self.newest_start = start;
+        if self.slots_down == 0 {
+            self.last_error = None;
         }
     }
 
-    fn drop_first(&mut self, key: &OrderKey) {
-        if let Some(block) = self.blocks.get_mut(key) {
-            block.entries.pop_front();
-            block.sending = false;
-            if block.entries.is_empty() {
-                self.blocks.remove(key);
+    /// The destination could not be started.
+    pub(crate) fn on_not_started(&mut self, reason: &Reason) {
+        self.last_error = Some(reason.clone());
+    }
+
+    /// A batch was not sent after all: the destination was being started anew.
+    pub(crate) fn on_not_sent(&mut self, slot_id: u32, batch: u64, now: Now) {
+        let Some(slot) = self.slots.get_mut(&slot_id) else { return };
+        let Some((_, items)) = slot.finish(batch) else { return };
+        self.in_flight -= 1;
+        slot.breaker.not_begun(now);
+        let (parked, items): (Vec<Item>, Vec<Item>) = items.into_iter().partition(|i| i.parked);
+        for item in parked {
+            if let Some(block) = self.blocks.get_mut(&OrderKey::of(&item.message)) {
+                block.sending = false;
             }
         }
+        self.put_back(slot_id, batch, items, Vec::new(), now);
     }
 
-    /// The first message of a block was delivered after all.
-    fn release_first(&mut self, key: &OrderKey, receipt: Receipt, now: Now) {
-        let Some(first) = self.blocks.get(key).and_then(|b| b.entries.front()) else { return };
-        let (position, state, attempts) = (first.entry.position, first.entry.state, first.entry.attempts);
-        self.count(state, -1);
-        let destination = self.config.name.clone();
-        self.parked.push(ParkedWrite::Remove { destination, shard: self.shard, position });
-        self.receipts
-            .push(LaneReceipt { position, receipt: Receipt { attempts: attempts.saturating_add(1), ..receipt } });
-        self.changed_at_us.get_or_insert(now.mono_us);
-        self.drop_first(key);
-    }
-
-    /// A whole batch was answered.
+    /// A whole batch was answered. Returns the start of the destination after which it is down, if it said so.
     pub(crate) fn on_answer(
         &mut self,
         slot_id: u32,
@@ -366,8 +341,9 @@ impl Lane {
         now: Now,
         jitter: &mut Jitter,
         events: &mut Vec<Event>,
-    ) {
-        let Some(items) = self.slots.get_mut(&slot_id).and_then(|s| s.finish(batch)) else { return };
+    ) -> Option<u64> {
+        let slot = self.slots.get_mut(&slot_id)?;
+        let (start, items) = slot.finish(batch)?;
         self.in_flight -= 1;
         let delivered = outcomes.iter().filter(|o| matches!(o, Outcome::Delivered(_))).count();
         // Any answer about a single message shows that the destination lives; only silence about all of them does not.
@@ -385,25 +361,40 @@ impl Lane {
             self.last_error = Some(reason.clone());
         }
         if answered {
-            self.silent_batches = 0;
+            slot.silent_batches = 0;
         } else if down.is_none() {
-            self.silent_batches = self.silent_batches.saturating_add(1);
+            slot.silent_batches = slot.silent_batches.saturating_add(1);
         }
-        let only_failures = self.silent_batches >= self.config.limits.breaker_failures;
-        let unknown_probe = matches!(self.breaker, Breaker::Probing { .. }) && !answered;
+        let only_failures = slot.silent_batches >= self.config.limits.breaker_failures;
+        let unknown_probe = matches!(slot.breaker, Breaker::Probing { .. }) && !answered;
+        let down_after = down.as_ref().map(|_| start);
+        if down_after.is_some() {
+            slot.down_since_start = down_after;
+        }
         if down.is_some() || only_failures || unknown_probe {
-            let reason = down.clone().or(failed).unwrap_or_else(|| Reason::new("OUT-4003", "no answer"));
-            if self.breaker.fail(now, &self.config.limits, jitter) {
-                events.push(Event::DestinationDown { shard: self.shard, destination: self.index, reason });
+            let reason = down.or(failed).unwrap_or_else(|| Reason::new("OUT-4003", "no answer"));
+            if slot.breaker.fail(now, &self.config.limits, jitter) {
+                self.slots_down += 1;
+                if self.slots_down == 1 {
+                    events.push(Event::DestinationDown { shard: self.shard, destination: self.index, reason });
+                }
             }
-        } else if answered && self.breaker.succeed() {
-            self.last_error = None;
-            events.push(Event::DestinationUp { shard: self.shard, destination: self.index });
+        } else if answered && slot.breaker.succeed() {
+            slot.down_since_start = None;
+            self.slots_down -= 1;
+            if self.slots_down == 0 {
+                self.last_error = None;
+                events.push(Event::DestinationUp { shard: self.shard, destination: self.index });
+            }
         }
-        self.sort_outcomes(slot_id, items, outcomes, now, jitter, events);
+        if delivered > 0 {
+            self.acknowledged_after(start);
+        }
+        self.sort_outcomes(slot_id, batch, items, outcomes, now, jitter, events);
         if let Some(slot) = self.slots.get_mut(&slot_id) {
             slot.deliveries = slot.deliveries.saturating_add(delivered as u64);
         }
+        down_after
     }
 }
 

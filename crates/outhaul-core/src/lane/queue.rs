@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use super::slot::{Held, Item};
-use super::{Breaker, Lane, OrderKey, SendBatch};
+use super::{Lane, OrderKey, SendBatch};
 use crate::config::{Jitter, Now};
 use crate::faults::Fault;
 use crate::instance::Event;
@@ -14,8 +14,6 @@ use crate::pipeline::Window;
 use crate::receipt::{Outcome, Reason};
 use crate::runs::Run;
 
-/// Parked messages whose content is read at once.
-const PARKED_READ: usize = 32;
 /// A `Retry` that asks for more than this many times the longest quick wait is parked at once.
 const PATIENCE: u64 = 4;
 
@@ -36,10 +34,15 @@ impl Lane {
         now: Now,
         events: &mut Vec<Event>,
     ) -> Option<Position> {
-        while self.next < released && self.has_room() {
+        let down = self.queued_where_down();
+        while self.next < released && self.has_room(down) {
             let position = self.next;
             if let Some(run) = self.ahead.within(Run { first: position.0, last: position.0 }).next() {
                 self.next = Position(run.last + 1);
+                continue;
+            }
+            if self.is_taken(position) {
+                self.next = Position(position.0 + 1);
                 continue;
             }
             let message = if position < window.base() {
@@ -69,18 +72,32 @@ impl Lane {
         None
     }
 
-    fn has_room(&self) -> bool {
+    /// Whether the lane may take one more. What waits in slots that are down must not stop the others: it has the span
+    /// and as many bytes again to itself.
+    fn has_room(&self, (down, down_bytes): (usize, usize)) -> bool {
         let l = &self.config.limits;
-        self.queued < l.max_queued
-            && self.queued_bytes < l.max_queued_bytes
+        self.queued.saturating_sub(down) < l.max_queued
+            && self.queued_bytes.saturating_sub(down_bytes) < l.max_queued_bytes
+            && down_bytes < l.max_queued_bytes
             && self.parked.len() < l.max_queued
             && self.next.0 - self.cursor.0 < l.max_span
+    }
+
+    /// Messages that wait in slots that are down, and their bytes.
+    fn queued_where_down(&self) -> (usize, usize) {
+        if self.slots_down == 0 {
+            return (0, 0);
+        }
+        let down = self.slots.values().filter(|s| !s.breaker.is_closed());
+        down.fold((0, 0), |(n, bytes), s| (n + s.queued, bytes + s.queued_bytes))
     }
 
     /// The log has no messages here: they were removed by hand, or a backup was restored. There is nothing to send.
     fn skip_gap(&mut self, from: Position, to: Position, now: Now, events: &mut Vec<Event>) {
         events.push(Event::LogGap { shard: self.shard, destination: self.index, from, to });
-        self.ahead.insert_run(Run { first: from.0, last: to.0 - 1 });
+        let gap = Run { first: from.0, last: to.0 - 1 };
+        self.ahead.insert_run(gap);
+        self.heal(gap);
         self.follow();
         self.changed_at_us.get_or_insert(now.mono_us);
         self.next = to;
@@ -103,50 +120,54 @@ impl Lane {
             let reason = Reason::new("OUT-4009", "waits behind a parked message of its key");
             return self.park(message, ParkedState::Waiting, 0, &reason, 0, now);
         }
+        let (attempts, tries) = self.tried(message.position);
+        let weight = message.weight();
         self.queued += 1;
-        self.queued_bytes += message.weight();
-        let slot = self.config.slotting.slot(&message);
-        self.slots.entry(slot).or_default().queue.push_back(Item::new(message, false, 0));
-    }
-
-    /// Parks a message that cannot be sent as it is. Messages of its key that are in a slot or not taken yet are older:
-    /// they go first, and what follows waits for this one.
-    pub(crate) fn park_defective(&mut self, message: &Arc<Message>, what: &str, now: Now, events: &mut Vec<Event>) {
-        let reason = Reason::new("OUT-4002", what);
-        let (shard, destination, position) = (self.shard, self.index, message.position);
-        events.push(Event::Dead { shard, destination, position, reason: reason.clone() });
-        self.park(message.clone(), ParkedState::Dead, 0, &reason, 0, now);
+        self.queued_bytes += weight;
+        let slot = self.slots.entry(self.config.slotting.slot(&message)).or_default();
+        slot.queued += 1;
+        slot.queued_bytes += weight;
+        slot.queue.push_back(Item { attempts, tries, ..Item::new(message, false, 0) });
     }
 
     /// Begins a batch in every slot that has something to send and none under way.
-    pub(crate) fn begin_sends(&mut self, now: Now, lease_until_us: u64) -> Vec<SendBatch> {
+    /// `start` is the start of the destination after which it may be sent to; None: none may begin now.
+    pub(crate) fn begin_sends(&mut self, now: Now, lease_until_us: u64, start: Option<u64>) -> Vec<SendBatch> {
         if !self.is_covered(now, lease_until_us) {
             return Vec::new(); // The answer could come when the shard is somebody else's.
         }
+        let Some(start) = start.filter(|_| self.is_verified(start)) else { return Vec::new() };
         let limit_ms = self.config.limits.send_limit_ms;
         let mut batches = Vec::new();
         for (id, slot) in &mut self.slots {
-            let Some(max) = self.breaker.allows(now, self.in_flight, &self.config.limits) else { break };
+            let Some(max) = slot.allows(now, start, &self.config.limits) else { continue };
             let batch = self.last_batch + 1;
-            let Some(messages) = slot.begin(batch, now.mono_us, max, &self.config.limits) else { continue };
-            self.breaker.begin();
+            let Some(messages) = slot.begin(batch, start, now.mono_us, max, &self.config.limits) else { continue };
+            slot.breaker.begin();
             self.last_batch = batch;
             self.in_flight += 1;
-            batches.push(SendBatch { slot: *id, batch, messages, limit_ms });
+            batches.push(SendBatch { slot: *id, batch, messages, limit_ms, start });
         }
         batches
     }
 
-    fn release_room(&mut self, item: &Item) {
+    pub(super) fn release_room(&mut self, slot_id: u32, item: &Item) {
         if !item.parked {
+            let weight = item.message.weight();
             self.queued = self.queued.saturating_sub(1);
-            self.queued_bytes = self.queued_bytes.saturating_sub(item.message.weight());
+            self.queued_bytes = self.queued_bytes.saturating_sub(weight);
+            if let Some(slot) = self.slots.get_mut(&slot_id) {
+                slot.queued = slot.queued.saturating_sub(1);
+                slot.queued_bytes = slot.queued_bytes.saturating_sub(weight);
+            }
         }
     }
 
+    #[allow(clippy::too_many_arguments)]
     pub(super) fn sort_outcomes(
         &mut self,
         slot_id: u32,
+        batch: u64,
         items: Vec<Item>,
         outcomes: Vec<Outcome>,
         now: Now,
@@ -183,7 +204,7 @@ impl Lane {
             }
             match outcome {
                 Outcome::Delivered(receipt) => {
-                    self.release_room(&item);
+                    self.release_room(slot_id, &item);
                     if item.parked {
                         self.release_first(&key, receipt, now);
                     } else {
@@ -201,7 +222,7 @@ impl Lane {
                 }
                 Outcome::Rejected(reason) => {
                     item.attempts = item.attempts.saturating_add(1);
-                    self.release_room(&item);
+                    self.release_room(slot_id, &item);
                     let (shard, destination, position) = (self.shard, self.index, item.message.position);
                     events.push(Event::Dead { shard, destination, position, reason: reason.clone() });
                     if item.parked {
@@ -215,6 +236,7 @@ impl Lane {
                 }
                 Outcome::Retry { reason, after_ms } => {
                     self.failed(
+                        slot_id,
                         item,
                         key,
                         &reason,
@@ -229,6 +251,7 @@ impl Lane {
                 Outcome::Unknown(reason) => {
                     let counts = delivered_here || item.deliveries_then < slot_deliveries;
                     self.failed(
+                        slot_id,
                         item,
                         key,
                         &reason,
@@ -242,13 +265,14 @@ impl Lane {
                 }
             }
         }
-        self.put_back(slot_id, front, held, now);
+        self.put_back(slot_id, batch, front, held, now);
         self.park_behind(slot_id, &blocked, behind, now);
     }
 
     #[allow(clippy::too_many_arguments)]
     fn failed(
         &mut self,
+        slot_id: u32,
         mut item: Item,
         key: OrderKey,
         reason: &Reason,
@@ -280,7 +304,7 @@ impl Lane {
         let quick_ms = jitter.backoff_ms(item.tries.max(1), limits.quick_backoff_ms).max(after_ms.unwrap_or(0));
         let park_now = dead || item.tries >= limits.quick_tries || quick_ms > limits.quick_backoff_ms.1 * PATIENCE;
         if park_now {
-            self.release_room(&item);
+            self.release_room(slot_id, &item);
             let state = if dead { ParkedState::Dead } else { ParkedState::Retrying };
             self.park(item.message, state, item.attempts, reason, if dead { 0 } else { due_at_us }, now);
             if self.blocks.contains_key(&key) {
@@ -296,34 +320,19 @@ impl Lane {
         }
     }
 
-    /// The first message of a block failed: due again, or dead.
-    fn fail_first(&mut self, key: &OrderKey, attempts: u32, reason: &Reason, due_at_us: Option<i64>, now: Now) {
-        if let Some(block) = self.blocks.get_mut(key) {
-            block.sending = false;
-        }
-        self.update_first(key, now, |entry| {
-            entry.attempts = attempts;
-            entry.state = if due_at_us.is_some() { ParkedState::Retrying } else { ParkedState::Dead };
-            entry.due_at_us = due_at_us.unwrap_or(0);
-            entry.error_code = reason.code.to_owned();
-            entry.error_text.clone_from(&reason.text);
-        });
-    }
-
-    /// The first message of a block was not sent after all, for no fault of its own: later, without counting.
-    fn postpone_first(&mut self, key: &OrderKey, now: Now, jitter: &mut Jitter) {
-        let wait_ms = jitter.backoff_ms(1, self.config.limits.retry_backoff_ms);
-        let Some(block) = self.blocks.get_mut(key) else { return };
-        block.sending = false;
-        let Some(first) = block.entries.front_mut() else { return };
-        // One that only waited for its turn has a time of its own from here on.
-        let before = std::mem::replace(&mut first.entry.state, ParkedState::Retrying);
-        first.entry.due_at_us = now.wall_us.saturating_add_unsigned(wait_ms.saturating_mul(1_000));
-        self.count(before, -1);
-        self.count(ParkedState::Retrying, 1);
-    }
-
-    fn put_back(&mut self, slot_id: u32, front: Vec<Item>, held: Vec<(OrderKey, Item, u64)>, now: Now) {
+    pub(super) fn put_back(
+        &mut self,
+        slot_id: u32,
+        batch: u64,
+        front: Vec<Item>,
+        held: Vec<(OrderKey, Item, u64)>,
+        now: Now,
+    ) {
+        let front: Vec<Item> = front.into_iter().filter_map(|i| self.put_back_rewound(slot_id, batch, i)).collect();
+        let held: Vec<(OrderKey, Item, u64)> = held
+            .into_iter()
+            .filter_map(|(key, item, at)| Some((key, self.put_back_rewound(slot_id, batch, item)?, at)))
+            .collect();
         let Some(slot) = self.slots.get_mut(&slot_id) else { return };
         for item in front.into_iter().rev() {
             // A batch may have taken only some of a key's held messages: those left are younger.
@@ -347,99 +356,13 @@ impl Lane {
         }
     }
 
-    /// Keys that are blocked from now on: what else the slot has of them is parked behind, in order.
-    fn park_behind(&mut self, slot_id: u32, blocked: &HashSet<OrderKey>, behind: Vec<Item>, now: Now) {
-        if blocked.is_empty() {
-            return;
-        }
-        let mut items = behind;
-        if let Some(slot) = self.slots.get_mut(&slot_id) {
-            for key in blocked {
-                items.extend(slot.held.remove(key).into_iter().flat_map(|h| h.items));
-            }
-            let (rest, stop): (Vec<_>, Vec<_>) =
-                slot.queue.drain(..).partition(|i| i.parked || !blocked.contains(&OrderKey::of(&i.message)));
-            slot.queue.extend(rest);
-            items.extend(stop);
-        }
-        items.sort_by_key(|i| i.message.position);
-        let reason = Reason::new("OUT-4009", "waits behind a parked message of its key");
-        for item in items {
-            self.release_room(&item);
-            self.park(item.message, ParkedState::Waiting, item.attempts, &reason, 0, now);
-        }
-    }
-
-    /// Puts parked messages that are due into their slots. Returns positions whose content must be read first.
-    pub(crate) fn begin_parked(&mut self, now: Now) -> Vec<Position> {
-        // When the breaker is open, a parked message may be all there is to probe with.
-        if self.blocks.is_empty() || self.breaker.allows(now, self.in_flight, &self.config.limits).is_none() {
-            return Vec::new();
-        }
-        let mut due: Vec<(Position, OrderKey)> = self
-            .blocks
-            .iter()
-            .filter(|(_, b)| b.due_at_us().is_some_and(|at| at <= now.wall_us))
-            .filter_map(|(k, b)| Some((b.entries.front()?.entry.position, k.clone())))
-            .collect();
-        due.sort_by_key(|(position, _)| *position);
-        let mut missing = Vec::new();
-        for (_, key) in due {
-            let Some(block) = self.blocks.get_mut(&key) else { continue };
-            let Some(first) = block.entries.front() else { continue };
-            if let Some(message) = &first.message {
-                let slot = self.config.slotting.slot(message);
-                let item = Item::new(message.clone(), true, first.entry.attempts);
-                block.sending = true;
-                self.slots.entry(slot).or_default().queue.push_back(item);
-            } else if first.stored && missing.len() < PARKED_READ {
-                block.reading = true;
-                missing.push(first.entry.position);
-            }
-        }
-        missing
-    }
-
-    /// The content of parked messages was read. Those that are not there any more were settled by somebody else.
-    pub(crate) fn on_parked(
-        &mut self,
-        asked: &[Position],
-        messages: Option<Vec<Arc<Message>>>,
-        now: Now,
-        jitter: &mut Jitter,
-    ) {
-        let read = messages.is_some();
-        let mut by_position: HashMap<Position, Arc<Message>> =
-            messages.into_iter().flatten().map(|m| (m.position, m)).collect();
-        let mut keys: Vec<(Position, OrderKey)> = self
-            .blocks
-            .iter()
-            .filter(|(_, b)| b.reading)
-            .filter_map(|(k, b)| Some((b.entries.front()?.entry.position, k.clone())))
-            .filter(|(position, _)| asked.contains(position))
-            .collect();
-        // By position, so that a run from a seed does not depend on the order of a hash map.
-        keys.sort_by_key(|(position, _)| *position);
-        for (_, key) in keys {
-            let Some(block) = self.blocks.get_mut(&key) else { continue };
-            block.reading = false;
-            let Some(first) = block.entries.front_mut() else { continue };
-            match by_position.remove(&first.entry.position) {
-                Some(message) => first.message = Some(message),
-                None if read => {
-                    let state = first.entry.state;
-                    self.count(state, -1);
-                    self.drop_first(&key);
-                }
-                None => self.postpone_first(&key, now, jitter),
-            }
-        }
-    }
-
     /// Messages were read from the log, or (None) could not be.
     pub(crate) fn on_log(&mut self, messages: Option<Vec<Arc<Message>>>, now: Now) {
         const LOG_RETRY_MS: u64 = 1_000;
         self.reading_log = false;
+        if std::mem::take(&mut self.healing.stale_read) {
+            return; // The lane has gone back since.
+        }
         match messages {
             Some(messages) if !messages.is_empty() => {
                 self.fetched = messages.into_iter().filter(|m| m.position >= self.next).collect();
@@ -450,26 +373,15 @@ impl Lane {
 
     /// When the lane has something to do by itself, microseconds of the monotonic clock. What waits for an answer, or
     /// for the lease to be renewed, is left out: both come as an input.
-    pub(crate) fn deadline_us(&self, now: Now, lease_until_us: u64) -> Option<u64> {
+    pub(crate) fn deadline_us(&self, now: Now, lease_until_us: u64, start: Option<u64>) -> Option<u64> {
         let log = (self.log_retry_at_us > now.mono_us).then_some(self.log_retry_at_us);
-        let parked = self
-            .blocks
-            .values()
-            .filter_map(super::block::Block::due_at_us)
-            .min()
-            .map(|at| now.mono_us.saturating_add_signed(at.saturating_sub(now.wall_us).max(0)));
-        let idle = || self.slots.values().filter(|s| !s.is_under_way());
-        let retries = idle().filter_map(super::slot::Slot::next_retry_us).min();
-        let sends = match self.breaker {
-            _ if !self.is_covered(now, lease_until_us) => None,
-            Breaker::Closed => retries.into_iter().chain(parked).min(),
-            Breaker::Open { until_us, .. } if self.in_flight == 0 => {
-                let ready = idle().any(|s| !s.queue.is_empty()).then_some(until_us);
-                ready.into_iter().chain(retries).chain(parked).min().map(|at| at.max(until_us))
-            }
-            Breaker::Open { .. } | Breaker::Probing { .. } => None,
-        };
-        sends.into_iter().chain(log).min()
+        let verify = start.and_then(|start| self.verify_at_us(start));
+        let sends =
+            start.filter(|_| self.is_verified(start) && self.is_covered(now, lease_until_us)).and_then(|start| {
+                let slots = self.slots.values().filter_map(|slot| slot.deadline_us(start));
+                slots.chain(self.parked_deadline_us(now, start)).min()
+            });
+        sends.into_iter().chain(verify).chain(log).min()
     }
 
     /// Whether an answer to a send that begins now comes while the shard is still owned.

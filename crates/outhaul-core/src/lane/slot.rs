@@ -4,8 +4,9 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use super::block::OrderKey;
-use crate::config::LaneLimits;
-use crate::message::Message;
+use super::breaker::Breaker;
+use crate::config::{LaneLimits, Now};
+use crate::message::{Message, Position};
 
 /// Which messages of a lane must wait for each other: those of one slot are sent one batch after the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,16 +25,20 @@ pub enum Slotting {
 impl Slotting {
     /// The slot of a message.
     pub fn slot(self, message: &Message) -> u32 {
+        self.slot_of(message.key.as_deref(), message.position)
+    }
+
+    /// The slot of a message with this key at this position.
+    pub fn slot_of(self, key: Option<&str>, position: Position) -> u32 {
         match self {
             Self::Single => 0,
             Self::ByKey(slots) => {
-                let n =
-                    message.key.as_deref().map_or(message.position.0, |key| xxhash_rust::xxh3::xxh3_64(key.as_bytes()));
+                let n = key.map_or(position.0, |key| xxhash_rust::xxh3::xxh3_64(key.as_bytes()));
                 (n % u64::from(slots.max(1))) as u32
             }
-            Self::ByJavaHash(slots) => match message.key.as_deref() {
+            Self::ByJavaHash(slots) => match key {
                 Some(key) => java_hash(key).unsigned_abs() % slots.max(1),
-                None => (message.position.0 % u64::from(slots.max(1))) as u32,
+                None => (position.0 % u64::from(slots.max(1))) as u32,
             },
         }
     }
@@ -75,6 +80,8 @@ pub(super) struct Held {
 #[derive(Debug)]
 struct UnderWay {
     batch: u64,
+    /// The start of the destination after which it was begun.
+    start: u64,
     items: Vec<Item>,
 }
 
@@ -86,6 +93,14 @@ pub(super) struct Slot {
     under_way: Option<UnderWay>,
     /// Messages delivered so far.
     pub(super) deliveries: u64,
+    pub(super) breaker: Breaker,
+    /// The destination said that it is down: nothing is sent before a later start than this one.
+    pub(super) down_since_start: Option<u64>,
+    /// Batches in a row about which the destination said nothing.
+    pub(super) silent_batches: u32,
+    /// Messages here, those under way included, and their bytes. Parked ones are not counted.
+    pub(super) queued: usize,
+    pub(super) queued_bytes: usize,
 }
 
 impl Slot {
@@ -93,6 +108,7 @@ impl Slot {
     pub(super) fn begin(
         &mut self,
         batch: u64,
+        start: u64,
         now_us: u64,
         max: usize,
         limits: &LaneLimits,
@@ -137,20 +153,55 @@ impl Slot {
             item.deliveries_then = self.deliveries;
         }
         let messages = items.iter().map(|i| i.message.clone()).collect();
-        self.under_way = Some(UnderWay { batch, items });
+        self.under_way = Some(UnderWay { batch, start, items });
         Some(messages)
     }
 
-    /// The batch was answered: its items, if it is the one that is under way.
-    pub(super) fn finish(&mut self, batch: u64) -> Option<Vec<Item>> {
-        self.under_way.take_if(|u| u.batch == batch).map(|u| u.items)
+    /// The batch was answered: the start after which it was begun and its items, if it is the one that is under way.
+    pub(super) fn finish(&mut self, batch: u64) -> Option<(u64, Vec<Item>)> {
+        self.under_way.take_if(|u| u.batch == batch).map(|u| (u.start, u.items))
+    }
+
+    /// Positions of the batch under way, parked ones left out.
+    pub(super) fn under_way_positions(&self) -> impl Iterator<Item = Position> + '_ {
+        let items = self.under_way.iter().flat_map(|u| &u.items);
+        items.filter(|i| !i.parked).map(|i| i.message.position)
+    }
+
+    /// Everything that is not under way.
+    pub(super) fn withdraw(&mut self) -> Vec<Item> {
+        let held = self.held.drain().flat_map(|(_, h)| h.items);
+        let mut items: Vec<Item> = held.collect();
+        items.extend(self.queue.drain(..));
+        items
+    }
+
+    /// How many messages a batch may have that begins now, after this start of the destination. None: none may begin.
+    pub(super) fn allows(&self, now: Now, start: u64, limits: &LaneLimits) -> Option<usize> {
+        self.breaker.allows(now, limits).filter(|_| self.has_restarted(start))
+    }
+
+    /// The earliest moment at which something may be sent that is ready at `at_us`. None: something else decides.
+    pub(super) fn not_before(&self, at_us: u64, start: u64) -> Option<u64> {
+        self.breaker.not_before(at_us).filter(|_| self.has_restarted(start))
+    }
+
+    fn has_restarted(&self, start: u64) -> bool {
+        self.down_since_start.is_none_or(|since| since < start)
     }
 
     pub(super) const fn is_under_way(&self) -> bool {
         self.under_way.is_some()
     }
 
-    pub(super) fn next_retry_us(&self) -> Option<u64> {
-        self.held.values().map(|h| h.retry_at_us).min()
+    /// When the slot has something to send, microseconds of the monotonic clock. None: nothing, or only an answer or
+    /// somebody else decides. What is in the queue while the breaker is closed was sent, or waits for something else.
+    pub(super) fn deadline_us(&self, start: u64) -> Option<u64> {
+        if self.is_under_way() {
+            return None;
+        }
+        let retry = self.held.values().map(|h| h.retry_at_us).min();
+        let queued = (!self.breaker.is_closed() && !self.queue.is_empty()).then_some(0);
+        self.not_before(retry.into_iter().chain(queued).min()?, start)
     }
 }

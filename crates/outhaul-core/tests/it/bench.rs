@@ -7,8 +7,8 @@ use bytes::Bytes;
 use outhaul_core::checkpoint::{Checkpoint, ShardOutcome};
 use outhaul_core::config::{Config, DestinationConfig, LaneLimits, Now, Settings};
 use outhaul_core::destination::DestinationIndex;
-use outhaul_core::instance::{CheckpointAnswer, Command, Event, Input, Instance, ReadKind, Recovered};
-use outhaul_core::lane::{SendBatch, Slotting};
+use outhaul_core::instance::{CheckpointAnswer, Command, Event, Input, Instance, ReadKind, Ready, Recovered};
+use outhaul_core::lane::{SendBatch, Slotting, Verification};
 use outhaul_core::lease::{InstanceRow, LeaseReport, LeaseRow};
 use outhaul_core::message::{Epoch, Position, Row, Seq, ShardId};
 use outhaul_core::parked::ParkedWrite;
@@ -66,6 +66,18 @@ pub struct Bench {
     /// Whether rescans read now and are answered later; what they read.
     pub rescans_held: bool,
     pub rescan: Option<Input>,
+    /// Whether starts of the destination fail.
+    pub start_fails: bool,
+    /// Whether starts and verifications are left without an answer; those without one, oldest first.
+    pub starts_held: bool,
+    pub held: VecDeque<Command>,
+    /// What the destination is found to have forgotten, next time.
+    pub forgotten: Vec<Position>,
+    /// Starts so far, and what was asked of the destination's memory: positions of the receipts that came along.
+    pub starts: u64,
+    /// Messages that a read of the log brings.
+    pub log_read: usize,
+    pub verified: Vec<Vec<u64>>,
     /// What becomes of the next checkpoint.
     pub outcome: ShardOutcome,
     pub log_end: u64,
@@ -90,6 +102,13 @@ impl Bench {
             leases_held: false,
             rescans_held: false,
             rescan: None,
+            start_fails: false,
+            starts_held: false,
+            held: VecDeque::new(),
+            forgotten: Vec::new(),
+            starts: 0,
+            log_read: 1_000,
+            verified: Vec::new(),
             outcome: ShardOutcome::Written,
             log_end: 0,
             number: 0,
@@ -134,8 +153,31 @@ impl Bench {
 
     /// Answers the oldest send.
     pub fn answer_send(&mut self, outcomes: Vec<Outcome>) {
-        let (epoch, batch) = self.sends.pop_front().expect("nothing is sent");
+        let (_, batch) = self.sends.front().expect("nothing is sent");
         assert_eq!(batch.messages.len(), outcomes.len(), "{batch:?}");
+        self.answer_nth(0, outcomes);
+    }
+
+    /// Answers every send of a slot that is or will be under way within so many milliseconds, each message alike.
+    /// Returns the ids that were answered.
+    pub fn answer_slots(&mut self, ms: u64, slots: &[u32], outcome: &Outcome) -> Vec<String> {
+        let (end, mut answered) = (self.now.mono_us + ms * 1_000, Vec::new());
+        loop {
+            while let Some(n) = self.sends.iter().position(|(_, b)| slots.contains(&b.slot)) {
+                let ids: Vec<String> = self.sends[n].1.messages.iter().map(|m| m.id.clone()).collect();
+                self.answer_nth(n, vec![outcome.clone(); ids.len()]);
+                answered.extend(ids);
+            }
+            let left_us = end.saturating_sub(self.now.mono_us);
+            if left_us == 0 {
+                return answered;
+            }
+            self.pass_ms(left_us.div_ceil(1_000).min(5));
+        }
+    }
+
+    fn answer_nth(&mut self, n: usize, outcomes: Vec<Outcome>) {
+        let (epoch, batch) = self.sends.remove(n).expect("nothing is sent");
         let (slot, batch) = (batch.slot, batch.batch);
         self.give(Input::Answer { shard: SHARD, epoch, destination: LANE, slot, batch, outcomes });
     }
@@ -143,6 +185,22 @@ impl Bench {
     /// The ids of each send without an answer.
     pub fn sent(&self) -> Vec<Vec<&str>> {
         self.sends.iter().map(|(_, b)| b.messages.iter().map(|m| m.id.as_str()).collect()).collect()
+    }
+
+    /// Answers the oldest start or verification that was held.
+    pub fn answer_held(&mut self) {
+        let command = self.held.pop_front().expect("nothing is held");
+        let held = std::mem::replace(&mut self.starts_held, false);
+        let answer = self.answer(command).expect("an answer");
+        self.starts_held = held;
+        self.give(answer);
+    }
+
+    /// The destination is down for what is sent next, and is started anew; it is found to have forgotten these.
+    pub fn restart(&mut self, forgotten: &[u64]) {
+        self.forgotten = forgotten.iter().map(|p| Position(*p)).collect();
+        let outcomes = vec![down(); self.sends.front().expect("nothing is sent").1.messages.len()];
+        self.answer_send(outcomes);
     }
 
     pub fn report(&self) -> LeaseReport {
@@ -179,6 +237,26 @@ impl Bench {
                     return None;
                 }
                 input
+            }
+            Command::Start { .. } | Command::Verify { .. } if self.starts_held => {
+                self.held.push_back(command);
+                return None;
+            }
+            Command::Start { destination, start, .. } => {
+                self.starts = start;
+                let result = if self.start_fails { Err(Reason::new("OUT-9001", "down")) } else { Ok(Ready::default()) };
+                Input::Started { destination, start, result }
+            }
+            Command::Verify { shard, epoch, destination, start, recent, .. } => {
+                self.verified.push(recent.iter().map(|r| r.position.0).collect());
+                let forgotten = std::mem::take(&mut self.forgotten);
+                let found = Ok(Verification { forgotten, unproven: Vec::new() });
+                Input::Verified { shard, epoch, destination, start, found }
+            }
+            Command::ReadLog { shard, epoch, destination, from } => {
+                let moved = self.checkpoints.iter().flat_map(|c| &c.shards[0].moved);
+                let messages = moved.filter(|m| m.position >= from).take(self.log_read).cloned().collect();
+                Input::Log { shard, epoch, destination, messages: Some(messages) }
             }
             Command::Resolve { .. } => Input::Resolved(self.table.iter().map(|r| r.seq).max()),
             Command::Checkpoint(checkpoint) => {

@@ -2,8 +2,9 @@
 
 use outhaul_core::config::LaneLimits;
 use outhaul_core::instance::Event;
-use outhaul_core::lane::Slotting;
-use outhaul_core::message::Defect;
+use outhaul_core::lane::{ParkedCounts, Slotting};
+use outhaul_core::message::{Defect, Position, Row};
+use outhaul_core::receipt::{Outcome, Reason};
 
 use super::bench::{Bench, delivered, down, rejected, retry, row};
 
@@ -70,11 +71,62 @@ fn an_open_breaker_with_nothing_to_send_does_not_spin() {
     assert_eq!(bench.sends.len(), 2, "two slots: {:?}", bench.sent());
     let first = bench.sent()[0][0].to_owned();
     bench.answer_send(vec![down()]);
-    // The other slot has no answer yet, so nothing may probe, long after the breaker's time.
+    bench.answer_send(vec![delivered()]);
+    // The probe of the slot that is down has no answer yet: nothing else may be sent, long after the breaker's time.
     let before = bench.ticks;
     bench.pass_ms(1_000);
     assert!(bench.ticks - before < 400, "{} ticks", bench.ticks - before);
-    bench.answer_send(vec![delivered()]);
-    bench.pass_ms(1_000);
     assert_eq!(bench.sent(), [[first.as_str()]]);
+    bench.answer_send(vec![delivered()]);
+    assert!(bench.events.iter().any(|e| matches!(e, Event::DestinationUp { .. })));
+}
+
+/// Keys of both slots by turns.
+fn rows(numbers: std::ops::RangeInclusive<u64>) -> Vec<Row> {
+    numbers.map(|n| row(n, if n % 2 == 0 { "a" } else { "e" })).collect()
+}
+
+#[test]
+fn l3_a_slot_that_is_down_or_silent_leaves_the_others_alone() {
+    let few =
+        LaneLimits { max_queued: 20, max_span: 60, breaker_failures: 2, breaker_backoff_ms: (100, 400), ..limits() };
+    let silence = Outcome::Unknown(Reason::new("OUT-4003", "no answer"));
+    for bad in [down(), silence] {
+        let mut bench = Bench::running(few.clone(), Slotting::ByKey(2));
+        let (good_slot, bad_slot) = (Slotting::ByKey(2).slot_of(Some("e"), Position(0)), 0);
+        let bad_slot = if good_slot == bad_slot { 1 } else { bad_slot };
+        let view = |bench: &Bench| bench.instance.view()[0].lanes[0].clone();
+        // More than the queue holds waits for the bad slot, and still each message of the other one is sent at once.
+        for n in 0..28 {
+            bench.table.extend(rows(2 * n + 1..=2 * n + 2));
+            bench.pass_ms(12);
+            let sent = bench.sent().iter().flatten().any(|id| *id == format!("m{}", 2 * n + 1));
+            assert!(sent, "m{} is not sent at once: {:?}", 2 * n + 1, view(&bench));
+            bench.answer_slots(0, &[good_slot], &delivered());
+            let tried = bench.answer_slots(0, &[bad_slot], &bad);
+            assert!(tried.len() <= few.max_batch, "{tried:?}");
+        }
+        bench.answer_slots(2_000, &[bad_slot], &bad);
+        assert_eq!((view(&bench).slots, view(&bench).slots_down), (2, 1), "{:?}", view(&bench));
+        assert_eq!(view(&bench).cursor, Position(1), "the first of the bad slot");
+        assert_eq!(view(&bench).parked, ParkedCounts::default(), "nothing is parked");
+        // The span has its limit: beyond it the lane waits as a whole.
+        bench.table.extend(rows(57..=200));
+        bench.answer_slots(1_000, &[good_slot], &delivered());
+        assert_eq!(view(&bench).next, Position(61));
+        // Back-off: not one probe after the other.
+        let tried = bench.answer_slots(4_000, &[bad_slot], &bad).len();
+        assert!((10..=25 * 10).contains(&tried), "{tried} messages in probes of ten");
+        let downs = bench.events.iter().filter(|e| matches!(e, Event::DestinationDown { .. })).count();
+        assert_eq!(downs, 1);
+        let there = bench.answer_slots(3_000, &[0, 1], &delivered());
+        assert!(
+            there
+                .iter()
+                .filter(|id| id[1..].parse::<u64>().unwrap() % 2 == 0)
+                .is_sorted_by_key(|id| id[1..].parse::<u64>().unwrap())
+        );
+        let view = view(&bench);
+        assert_eq!((view.cursor, view.slots_down, view.queued), (Position(200), 0, 0));
+    }
 }

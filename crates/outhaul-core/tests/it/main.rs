@@ -4,6 +4,7 @@
 #![allow(clippy::expect_used, clippy::unwrap_used)]
 
 mod bench;
+mod healing;
 mod intake;
 mod lane;
 mod lease;

@@ -118,7 +118,12 @@ fn relay_process() {
         let outbox = Outbox {
             name: "test".into(),
             store: outhaul_store::open(StoreOptions::new(url)).await.unwrap(),
-            destinations: vec![Destination { name: DESTINATION.into(), sink: Arc::new(sink), limits }],
+            destinations: vec![Destination {
+                name: DESTINATION.into(),
+                sink: Arc::new(sink),
+                limits,
+                require_ack: None,
+            }],
             routes: Routes::new(vec![Route { pattern: "*".into(), to: vec![DestinationIndex(0)] }]),
             settings: Settings { lease_ttl_ms: LEASE_TTL_MS, lease_interval_ms: 250, ..Settings::default() },
             owner: std::env::var(OWNER).unwrap(),

@@ -72,7 +72,12 @@ impl Bench {
             destinations: sinks
                 .iter()
                 .enumerate()
-                .map(|(n, s)| Destination { name: format!("d{n}"), sink: s.sink(), limits: self.limits.clone() })
+                .map(|(n, s)| Destination {
+                    name: format!("d{n}"),
+                    sink: s.sink(),
+                    limits: self.limits.clone(),
+                    require_ack: None,
+                })
                 .collect(),
             routes: Routes::new(vec![Route {
                 pattern: pattern.into(),

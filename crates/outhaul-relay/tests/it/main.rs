@@ -7,6 +7,7 @@ mod bad_input;
 mod child;
 mod collector;
 mod engine;
+mod forgotten;
 mod kill;
 mod lanes;
 mod rows;

@@ -16,7 +16,9 @@ use super::values::{
     NOW, bytes, bytes_opt, hex, micros, micros_opt, number, number_opt, quoted, text, text_opt, time_literal,
 };
 use crate::error::{StoreError, StoreErrorKind};
-use crate::store::{Found, ReadPurpose, ReadRequest, Recovery, ShardStatus, StoreResult, StoredChunk};
+use crate::store::{
+    Found, NumberedReceipts, ReadPurpose, ReadRequest, Recovery, ShardStatus, StoreResult, StoredChunk,
+};
 
 /// Columns of a chunk, in the order in which [`stored_chunk`] reads them.
 pub(super) const CHUNK: &str =
@@ -27,6 +29,8 @@ const FILTERS_AT_A_TIME: usize = 500;
 const COUNTED_ROWS: u64 = 100_000;
 /// Chunks looked through for a lane's first unsent message.
 const CHUNKS_LOOKED_THROUGH: usize = 8;
+/// Receipt rows whose sizes are looked at in one statement.
+const RECEIPTS_A_PAGE: usize = 256;
 /// Chunks whose sizes are looked at in one statement.
 const CHUNKS_A_PAGE: usize = 32;
 /// Hot rows with one id that are shown.
@@ -141,6 +145,30 @@ impl MySqlStore {
         );
         let rows = self.select(&self.other, sql).await?;
         rows.into_iter().map(|mut row| receipts(&bytes(&mut row, 1)?, shard, number(&row, 0)?)).collect()
+    }
+
+    pub(super) async fn newest_receipts(
+        &self,
+        shard: ShardId,
+        below: Option<u64>,
+        max_bytes: usize,
+    ) -> StoreResult<Vec<NumberedReceipts>> {
+        let table = quoted(&self.options.table("outbox_receipt"));
+        let below = below.map_or_else(String::new, |below| format!(" AND `number` < {below}"));
+        // As with chunks: sizes are summed up before content is fetched.
+        let sql = format!(
+            "SELECT g.`number`, g.lanes FROM (SELECT n, own, SUM(own) OVER (ORDER BY n DESC ROWS UNBOUNDED PRECEDING) AS total \
+               FROM (SELECT `number` AS n, LENGTH(lanes) AS own FROM {table} WHERE shard = {shard}{below} \
+                 AND from_position IS NOT NULL ORDER BY `number` DESC LIMIT {RECEIPTS_A_PAGE}) sized) s \
+             JOIN {table} g ON g.shard = {shard} AND g.`number` = s.n \
+             WHERE s.total <= {max_bytes} OR s.total = s.own ORDER BY g.`number` DESC"
+        );
+        let rows = self.select(&self.log, sql).await?;
+        let numbered = |mut row: Row| {
+            let number = number(&row, 0)?;
+            Ok(NumberedReceipts { number, row: receipts(&bytes(&mut row, 1)?, shard, number)? })
+        };
+        rows.into_iter().map(numbered).collect()
     }
 
     pub(super) async fn find_id(&self, id: &str, created_at_us: Option<(i64, i64)>) -> StoreResult<Vec<Found>> {

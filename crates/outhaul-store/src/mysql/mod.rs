@@ -40,8 +40,8 @@ use self::resolved::Marks;
 use crate::error::StoreError;
 use crate::options::{DatabaseKind, InitPlan, StoreOptions};
 use crate::store::{
-    Found, LeaseRound, NewRow, PruneRequest, Pruned, ReadRequest, ReadRows, Recovery, SchemaInfo, ShardStatus, Store,
-    StoreResult, StoredChunk, StoredParked,
+    Found, LeaseRound, NewRow, NumberedReceipts, PruneRequest, Pruned, ReadRequest, ReadRows, Recovery, SchemaInfo,
+    ShardStatus, Store, StoreResult, StoredChunk, StoredParked,
 };
 
 /// A store in MySQL or MariaDB.
@@ -160,6 +160,15 @@ impl Store for MySqlStore {
 
     async fn receipts_of(&self, shard: ShardId, position: Position) -> StoreResult<Vec<ReceiptRow>> {
         self.covering_receipts(shard, position).await.map_err(|e| e.while_doing("reading receipts"))
+    }
+
+    async fn receipts_below(
+        &self,
+        shard: ShardId,
+        below: Option<u64>,
+        max_bytes: usize,
+    ) -> StoreResult<Vec<NumberedReceipts>> {
+        self.newest_receipts(shard, below, max_bytes).await.map_err(|e| e.while_doing("reading receipts"))
     }
 
     async fn parked_of(&self, shard: ShardId, position: Position) -> StoreResult<Vec<ParkedEntry>> {

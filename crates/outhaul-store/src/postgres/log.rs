@@ -13,7 +13,7 @@ use super::link::{Slot, Statement, get};
 use super::parked::{ENTRY, entry};
 use super::values::{Micros, quoted, signed, small, unsigned};
 use crate::error::{StoreError, StoreErrorKind};
-use crate::store::{Found, Recovery, ShardStatus, StoreResult, StoredChunk};
+use crate::store::{Found, NumberedReceipts, Recovery, ShardStatus, StoreResult, StoredChunk};
 
 /// Columns of a chunk, in the order in which [`stored_chunk`] reads them.
 pub(super) const CHUNK: &str = "shard, base_position, count, codec, first_created_at, last_created_at, moved_at, chunk";
@@ -21,6 +21,8 @@ pub(super) const CHUNK: &str = "shard, base_position, count, codec, first_create
 const FILTERS_AT_A_TIME: i64 = 500;
 /// The most rows that `status` counts of a shard.
 const COUNTED_ROWS: i64 = 100_000;
+/// Receipt rows whose sizes are looked at in one statement.
+const RECEIPTS_A_PAGE: usize = 256;
 /// Chunks looked through for a lane's first unsent message.
 const CHUNKS_LOOKED_THROUGH: usize = 8;
 
@@ -110,6 +112,33 @@ impl PostgresStore {
         let statement = Statement::new(&sql).with(&number, Type::INT2).with(&position, Type::INT8);
         let rows = self.select(&self.other, statement).await?;
         rows.iter().map(|row| receipts(get(row, 1)?, shard, unsigned(get(row, 0)?))).collect()
+    }
+
+    pub(super) async fn newest_receipts(
+        &self,
+        shard: ShardId,
+        below: Option<u64>,
+        max_bytes: usize,
+    ) -> StoreResult<Vec<NumberedReceipts>> {
+        // As with chunks: sizes are summed up before content is fetched.
+        let sql = format!(
+            "SELECT number, lanes FROM (SELECT *, sum(octet_length(lanes)) OVER (ORDER BY number DESC ROWS UNBOUNDED PRECEDING) AS total \
+               FROM (SELECT number, lanes FROM {} WHERE shard = $1 AND number < $2 AND from_position IS NOT NULL \
+                 ORDER BY number DESC LIMIT {RECEIPTS_A_PAGE}) page) summed \
+             WHERE total <= $3 OR total = octet_length(lanes) ORDER BY number DESC",
+            quoted(&self.options.table("outbox_receipt"))
+        );
+        let number = small(shard);
+        let below = below.map_or(i64::MAX, signed);
+        let max_bytes = i64::try_from(max_bytes).unwrap_or(i64::MAX);
+        let statement =
+            Statement::new(&sql).with(&number, Type::INT2).with(&below, Type::INT8).with(&max_bytes, Type::INT8);
+        let rows = self.select(&self.log, statement).await?;
+        let numbered = |row: &Row| {
+            let number = unsigned(get(row, 0)?);
+            Ok(NumberedReceipts { number, row: receipts(get(row, 1)?, shard, number)? })
+        };
+        rows.iter().map(numbered).collect()
     }
 
     pub(super) async fn find_id(&self, id: &str, created_at_us: Option<(i64, i64)>) -> StoreResult<Vec<Found>> {

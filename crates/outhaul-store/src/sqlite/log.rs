@@ -13,7 +13,7 @@ use super::names::{NOW_US, Names};
 use super::refusal::refusal;
 use super::{SHARD, read, signed, unsigned};
 use crate::error::{StoreError, StoreErrorKind};
-use crate::store::{Found, Recovery, ShardStatus, StoreResult, StoredChunk, StoredParked};
+use crate::store::{Found, NumberedReceipts, Recovery, ShardStatus, StoreResult, StoredChunk, StoredParked};
 
 /// The most hot rows that `status` counts.
 const COUNTED: i64 = 100_000;
@@ -159,6 +159,30 @@ pub(super) fn receipts_of(tx: &Transaction<'_>, names: &Names, position: Positio
     let mut answer = Vec::new();
     while let Some(row) = rows.next().map_err(refusal)? {
         answer.push(decode_receipts(&row.get::<_, Vec<u8>>(0).map_err(refusal)?)?);
+    }
+    Ok(answer)
+}
+
+pub(super) fn newest_receipts(
+    tx: &Transaction<'_>,
+    names: &Names,
+    below: Option<u64>,
+    max_bytes: usize,
+) -> StoreResult<Vec<NumberedReceipts>> {
+    let sql = format!(
+        "SELECT number, octet_length(lanes), lanes FROM {} WHERE number < ? AND from_position IS NOT NULL ORDER BY number DESC",
+        names.receipt
+    );
+    let mut statement = tx.prepare_cached(&sql).map_err(refusal)?;
+    let mut rows = statement.query([below.map_or(i64::MAX, signed)]).map_err(refusal)?;
+    let (mut answer, mut bytes) = (Vec::new(), 0u64);
+    while let Some(row) = rows.next().map_err(refusal)? {
+        bytes = bytes.saturating_add(unsigned(row.get(1).map_err(refusal)?));
+        if !answer.is_empty() && bytes > max_bytes as u64 {
+            break;
+        }
+        let number = unsigned(row.get(0).map_err(refusal)?);
+        answer.push(NumberedReceipts { number, row: decode_receipts(&row.get::<_, Vec<u8>>(2).map_err(refusal)?)? });
     }
     Ok(answer)
 }

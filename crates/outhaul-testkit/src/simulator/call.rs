@@ -87,7 +87,11 @@ impl Call {
             Command::ReadParked { shard, epoch, destination, positions } => {
                 Self::Parked(*shard, *epoch, *destination, positions.clone())
             }
-            Command::Send { .. } | Command::Event(_) | Command::Stopped => return None,
+            Command::Start { .. }
+            | Command::Verify { .. }
+            | Command::Send { .. }
+            | Command::Event(_)
+            | Command::Stopped => return None,
         })
     }
 

@@ -63,6 +63,8 @@ impl Known {
     pub(super) fn outward(&self, mut command: Command) -> Command {
         if let Command::ReadLog { destination, .. }
         | Command::ReadParked { destination, .. }
+        | Command::Start { destination, .. }
+        | Command::Verify { destination, .. }
         | Command::Send { destination, .. } = &mut command
         {
             *destination = self.of(*destination);
@@ -77,7 +79,11 @@ impl Known {
             for message in messages.iter_mut().flatten() {
                 *message = renamed(message, |d| self.index(d));
             }
-        } else if let Input::Answer { destination, .. } = &mut input {
+        } else if let Input::Answer { destination, .. }
+        | Input::NotSent { destination, .. }
+        | Input::Started { destination, .. }
+        | Input::Verified { destination, .. } = &mut input
+        {
             *destination = self.index(*destination).unwrap_or_default();
         }
         input

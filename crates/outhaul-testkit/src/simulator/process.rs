@@ -37,6 +37,8 @@ pub(super) enum UnderWay {
     Recovery(ShardId, Epoch),
     Log(ShardId, Epoch, u8),
     Parked(ShardId, Epoch, u8, u64),
+    Start(u8),
+    Verification(ShardId, Epoch, u8),
     Send(ShardId, Epoch, u8, u32, u64),
 }
 
@@ -53,6 +55,8 @@ impl UnderWay {
             Command::ReadParked { shard, epoch, destination, .. } => {
                 Self::Parked(*shard, *epoch, destination.0, ticket)
             }
+            Command::Start { destination, .. } => Self::Start(destination.0),
+            Command::Verify { shard, epoch, destination, .. } => Self::Verification(*shard, *epoch, destination.0),
             Command::Send { shard, epoch, destination, batch } => {
                 Self::Send(*shard, *epoch, destination.0, batch.slot, batch.batch)
             }

@@ -361,6 +361,8 @@ impl Limits {
             block_key: dice.chance(600),
             breaker_failures: dice.between((2, 5)) as u32,
             breaker_backoff_ms: (dice.between((20, 60)), dice.between((100, 1_000))),
+            max_forgotten: 1_000_000,
+            max_unproven: dice.between((4, 100)) as usize,
         };
         DestinationConfig { name: format!("d{n}"), slotting, limits }
     }

@@ -349,6 +349,23 @@ impl World {
                 let in_company = self.processes.iter().any(Process::is_alive);
                 empties.filter(|_| !in_company).map_or(Ok(()), |since| self.check_emptied(since))
             }
+            Command::Start { destination, start, limit_ms } => {
+                self.commands += 1;
+                let sink = &self.sinks[usize::from(destination.0)];
+                let (there, back) = sink.latency_us(&mut self.dice, limit_ms * MS);
+                let down = self.now + there < sink.down_until;
+                let result = if down { Err(Reason::new("OUT-9002", "down")) } else { Ok(Default::default()) };
+                let input = Input::Started { destination, start, result };
+                self.after((there + back).min(limit_ms * MS), Event::Answer { process, ticket, input });
+                Ok(())
+            }
+            Command::Verify { shard, epoch, destination, start, .. } => {
+                self.commands += 1;
+                let way = self.way_us();
+                let input = Input::Verified { shard, epoch, destination, start, found: Ok(Default::default()) };
+                self.after(way, Event::Answer { process, ticket, input });
+                Ok(())
+            }
             Command::Send { shard, epoch, destination, batch } => {
                 self.commands += 1;
                 self.send(process, ticket, Lane { shard, epoch, destination }, batch)

@@ -123,6 +123,7 @@ cases! { $
         a_chunk_knows_its_times
         unreadable_rows_are_corrupt
         receipts_are_found_by_position
+        receipts_are_read_from_the_newest_down
     }
     parked {
         rows_are_parked_with_their_message

@@ -1,7 +1,9 @@
 //! `recover` and `read_log`: where an owner goes on.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use outhaul_core::message::{Position, ShardId};
-use outhaul_store::StoreErrorKind;
+use outhaul_store::{NumberedReceipts, StoreErrorKind};
 
 use super::fixture::{AppRow, Fixture, Owner, lane, receipt_of};
 use crate::servers::Flavour;
@@ -133,4 +135,63 @@ pub async fn receipts_are_found_by_position(flavour: Flavour) {
         }
         assert!(f.store.receipts_of(shard, end).await.expect("receipts_of").is_empty());
     }
+}
+
+/// Receipts are read from the newest row down, page by page; rows without any are left out.
+pub async fn receipts_are_read_from_the_newest_down(flavour: Flavour) {
+    let f = Fixture::sharded(flavour).await;
+    let mut owner = f.owner("one").await;
+    for shard in f.shards() {
+        assert!(f.store.receipts_below(shard, None, usize::MAX).await.expect("receipts_below").is_empty());
+    }
+    let mut with_receipts: BTreeMap<ShardId, Vec<u64>> = BTreeMap::new();
+    for round in 0..6u64 {
+        f.insert_series(round * 20..round * 20 + 20).await;
+        let before = newest_numbers(&f).await;
+        owner.move_all(&f).await;
+        owner.move_rows(f.store.as_ref(), &[]).await; // a row without receipts
+        for shard in f.shards() {
+            with_receipts.entry(shard).or_default().push(before[&shard]);
+        }
+    }
+    let mut rows = 0;
+    for shard in f.shards() {
+        let end = f.store.recover(shard).await.expect("recover").log_end;
+        let all = f.store.receipts_below(shard, None, usize::MAX).await.expect("receipts_below");
+        let numbers: Vec<u64> = all.iter().map(|r| r.number).collect();
+        let mut wanted = with_receipts[&shard].clone();
+        wanted.retain(|n| all.iter().any(|r| r.number == *n)); // a shard may have got no row in a round
+        wanted.reverse();
+        assert_eq!(numbers, wanted);
+        let positions = |rows: &[NumberedReceipts]| -> BTreeSet<u64> {
+            rows.iter().flat_map(|r| &r.row.lanes).flat_map(|(_, r)| r).map(|r| r.position.0).collect()
+        };
+        assert_eq!(positions(&all), (0..end.0).collect());
+        // Row by row, and each page below the one before it.
+        let (mut below, mut seen) = (None, Vec::new());
+        loop {
+            let page = f.store.receipts_below(shard, below, 0).await.expect("receipts_below");
+            let Some(last) = page.last() else { break };
+            assert_eq!(page.len(), 1, "one row, whatever its size");
+            below = Some(last.number);
+            seen.extend(page);
+        }
+        assert_eq!(seen, all);
+        let some: usize = all.iter().take(2).map(|r| r.row.encode().len()).sum();
+        let page = f.store.receipts_below(shard, None, some).await.expect("receipts_below");
+        assert_eq!(page, all[..all.len().min(2)]);
+        let newest = all.first().map_or(0, |r| r.number);
+        let page = f.store.receipts_below(shard, Some(newest + 1), 0).await.expect("receipts_below");
+        assert_eq!(page, all[..all.len().min(1)], "the limit itself is left out, what is below it is not");
+        rows += all.len();
+    }
+    assert!(rows >= 6);
+}
+
+async fn newest_numbers(f: &Fixture) -> BTreeMap<ShardId, u64> {
+    let mut numbers = BTreeMap::new();
+    for shard in f.shards() {
+        numbers.insert(shard, f.store.recover(shard).await.expect("recover").next_number);
+    }
+    numbers
 }
