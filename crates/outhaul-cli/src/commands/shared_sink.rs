@@ -82,7 +82,8 @@ impl Sink for SharedSink {
         }
         let start = self.shared.begun.fetch_add(1, Ordering::SeqCst) + 1;
         let info = self.shared.sink.start().await?;
-        let weak = |least: &AckLevel| info.level < *least && !info.proves_later;
+        // What is proven later (`proves_later`) no lane waits for yet.
+        let weak = |least: &AckLevel| info.level < *least;
         if let Some(least) = self.shared.least.filter(weak) {
             let message = format!("require_ack is {}, but it proves only {}", least.as_str(), info.level.as_str());
             return Err(SinkError { code: codes::ACK_TOO_WEAK.code, message, passes: false });

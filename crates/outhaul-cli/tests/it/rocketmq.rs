@@ -36,7 +36,7 @@ async fn validate_names_the_setting_to_change() {
         version.java().create_topic(&topic, 6).await;
         let config = format!(
             "[[outbox]]\nurl = \"{}\"\n[[destination]]\nname = \"mq\"\nkind = \"rocketmq\"\nnamesrv = [\"{}\"]\n\
-             require_ack = \"flushed\"\n[[route]]\ntopic = \"{topic}\"\nto = [\"mq\"]\n",
+             require_ack = \"received\"\n[[route]]\ntopic = \"{topic}\"\nto = [\"mq\"]\n",
             scene.url(),
             version.namesrv()
         );
@@ -47,7 +47,7 @@ async fn validate_names_the_setting_to_change() {
             assert!(ran.stdout.contains(part), "{part}: {}", ran.stdout);
         }
         for (key, value, setting) in [
-            ("OUTHAUL__DESTINATION__MQ__FLUSH_BARRIER", "false", "flushDiskType=SYNC_FLUSH"),
+            ("OUTHAUL__DESTINATION__MQ__REQUIRE_ACK", "flushed", "flushDiskType=SYNC_FLUSH"),
             ("OUTHAUL__DESTINATION__MQ__REQUIRE_ACK", "replicated", "brokerRole=SYNC_MASTER"),
         ] {
             for command in ["validate", "relay"] {

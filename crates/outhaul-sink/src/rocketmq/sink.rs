@@ -73,9 +73,8 @@ impl RocketMqSink {
         if watched && self.config.flush_barrier {
             return Ok(true);
         }
-        let or = if watched { ", or leave flush_barrier on" } else { "" };
         Err(format!(
-            "{what} ({}) proves `{}`, `{}` is demanded: {}{or}",
+            "{what} ({}) proves `{}`, `{}` is demanded: {}",
             durability.words(),
             facts.level().as_str(),
             least.as_str(),
