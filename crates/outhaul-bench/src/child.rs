@@ -41,11 +41,14 @@ pub struct Arguments {
     /// Where ids and the times of their acknowledgements are written at the end, microseconds since 1970.
     #[arg(long)]
     acks: Option<PathBuf>,
+    /// Wait between two polls while rows come, microseconds; none: the default.
+    #[arg(long)]
+    poll_busy_us: Option<u64>,
 }
 
 /// Starts a child; it ends when its standard input closes.
-pub fn start(url: &str, collector: Option<SocketAddr>, lanes: u8) -> Child {
-    let mut command = command(url);
+pub fn start(url: &str, collector: Option<SocketAddr>, lanes: u8, poll_busy_us: Option<u64>) -> Child {
+    let mut command = command(url, poll_busy_us);
     command.args(["--lanes", &lanes.to_string()]);
     if let Some(address) = collector {
         command.args(["--collector", &address.to_string()]);
@@ -54,15 +57,23 @@ pub fn start(url: &str, collector: Option<SocketAddr>, lanes: u8) -> Child {
 }
 
 /// The same with a RocketMQ destination.
-pub fn start_to_rocketmq(url: &str, namesrv: &str, topic_prefix: &str, acks: &Path) -> Child {
-    let mut command = command(url);
+pub fn start_to_rocketmq(
+    url: &str,
+    (namesrv, topic_prefix): (&str, &str),
+    acks: &Path,
+    poll_busy_us: Option<u64>,
+) -> Child {
+    let mut command = command(url, poll_busy_us);
     command.args(["--namesrv", namesrv, "--topic-prefix", topic_prefix, "--acks"]).arg(acks);
     command.spawn().expect("a relay process")
 }
 
-fn command(url: &str) -> Command {
+fn command(url: &str, poll_busy_us: Option<u64>) -> Command {
     let mut command = Command::new(std::env::current_exe().expect("this program"));
     command.args(["child", "--url", url]).stdin(Stdio::piped()).kill_on_drop(true);
+    if let Some(wait) = poll_busy_us {
+        command.args(["--poll-busy-us", &wait.to_string()]);
+    }
     command
 }
 
@@ -194,6 +205,8 @@ pub async fn run(arguments: Arguments) {
             first.sink = Arc::new(Noting { inner: first.sink.clone(), to, acks: Mutex::default() });
         }
     }
+    let mut settings = Settings::default();
+    settings.poll_busy_us = arguments.poll_busy_us.unwrap_or(settings.poll_busy_us);
     let outbox = Outbox {
         name: "bench".into(),
         store: outhaul_store::open(StoreOptions::new(arguments.url)).await.expect("a store"),
@@ -202,7 +215,7 @@ pub async fn run(arguments: Arguments) {
             to: (0..arguments.lanes).map(DestinationIndex).collect(),
         }]),
         destinations,
-        settings: Settings::default(),
+        settings,
         owner: format!("bench-{}", std::process::id()),
         until_empty: false,
         shutdown_limit_ms: 30_000,

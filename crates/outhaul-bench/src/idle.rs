@@ -52,7 +52,7 @@ pub async fn run(arguments: Arguments) {
         (relay_cpu, server_cpu, span)
     };
     let (_, server_alone, _) = sample(arguments.seconds.min(10), None).await;
-    let relay = child::start(&place.url, None, 1);
+    let relay = child::start(&place.url, None, 1, None);
     // Past the time after which an outbox counts as quiet.
     tokio::time::sleep(Duration::from_millis(QUIET_AFTER_MS + 2_000)).await;
     let before = match queries(arguments.db) {

@@ -37,6 +37,9 @@ pub struct Arguments {
     /// Into a topic of this broker; a consumer of this program reads it.
     #[arg(long)]
     sink: Option<Broker>,
+    /// Wait between two polls while rows come, microseconds. Default: as the relay has it.
+    #[arg(long)]
+    poll_busy_us: Option<u64>,
     /// Messages logged before; the same is measured again with them, as a ratio.
     #[arg(long, default_value_t = 0)]
     history: usize,
@@ -131,8 +134,9 @@ enum Target {
 }
 
 impl Target {
-    async fn begin(sink: Option<Broker>, url: &str, times: &Arc<Times>) -> (Self, Child) {
-        let Some(broker) = sink else {
+    async fn begin(arguments: &Arguments, url: &str, times: &Arc<Times>) -> (Self, Child) {
+        let wait = arguments.poll_busy_us;
+        let Some(broker) = arguments.sink else {
             let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
             let address = listener.local_addr().expect("an address");
             let times = times.clone();
@@ -141,13 +145,13 @@ impl Target {
                     tokio::spawn(collect(times.clone(), stream));
                 }
             });
-            return (Self::Collector(accepting), child::start(url, Some(address), 1));
+            return (Self::Collector(accepting), child::start(url, Some(address), 1, wait));
         };
         let namesrv = broker.namesrv();
         let topic = Topic::make(&namesrv).await;
         let readers = rocketmq::latency::read(&topic, times).await;
         let acks = std::env::temp_dir().join(format!("outhaul-bench-{}-acks", std::process::id()));
-        let relay = child::start_to_rocketmq(url, &namesrv, &topic.prefix, &acks);
+        let relay = child::start_to_rocketmq(url, (&namesrv, &topic.prefix), &acks, wait);
         (Self::RocketMq { topic, readers, acks }, relay)
     }
 
@@ -177,7 +181,7 @@ async fn measure(place: &Place, arguments: &Arguments, seconds: u64, run: u64) -
     const WARM_S: u64 = 2;
     let rows = (arguments.rate * (seconds + WARM_S)) as usize;
     let times = Arc::new(Times::new(rows));
-    let (target, relay) = Target::begin(arguments.sink, &place.url, &times).await;
+    let (target, relay) = Target::begin(arguments, &place.url, &times).await;
     let pid = relay.id().unwrap_or(0);
     // The relay owns its shards once the first row has arrived; that row is number 0.
     let port = raw::port(&place.url);
@@ -266,7 +270,7 @@ pub async fn run(arguments: Arguments) {
     print("no history", &base, None);
     if arguments.history > 0 {
         raw::fill(place.raw.as_mut(), "outbox", "outhaul", arguments.history, 300).await;
-        let relay = child::start(&place.url, None, 1);
+        let relay = child::start(&place.url, None, 1, None);
         while place.raw.number("SELECT count(*) FROM outbox").await > 0 {
             tokio::time::sleep(Duration::from_millis(500)).await;
         }

@@ -44,6 +44,12 @@ pub(crate) struct Block {
 }
 
 impl Block {
+    /// Where the entry of a position is. A key with a hundred thousand messages behind a dead one is not searched through
+    /// for each of them.
+    pub(crate) fn place_of(&self, position: Position) -> Option<usize> {
+        self.entries.binary_search_by_key(&position, |e| e.entry.position).ok()
+    }
+
     /// When the first one is due, microseconds of the wall clock. None: never by itself.
     pub(crate) fn due_at_us(&self) -> Option<i64> {
         if self.sending || self.reading {

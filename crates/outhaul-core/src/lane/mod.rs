@@ -291,7 +291,7 @@ impl Lane {
             let ParkedWrite::Insert { entry, .. } = write else { continue };
             let key = OrderKey::new(entry.key.as_deref(), entry.position);
             let Some(block) = self.blocks.get_mut(&key) else { continue };
-            if let Some(e) = block.entries.iter_mut().find(|e| e.entry.position == entry.position) {
+            if let Some(e) = block.place_of(entry.position).and_then(|at| block.entries.get_mut(at)) {
                 e.stored = true;
                 e.message = None;
             }

@@ -108,7 +108,7 @@ impl Lane {
             return self.settle(message.position, now);
         }
         let block = self.blocks.get(&OrderKey::of(&message));
-        if block.is_some_and(|b| b.entries.iter().any(|e| e.entry.position == message.position)) {
+        if block.is_some_and(|b| b.place_of(message.position).is_some()) {
             return self.settle(message.position, now);
         }
         let blocked = block.and_then(|b| b.entries.front()).is_some_and(|e| e.entry.position < message.position);

@@ -339,6 +339,7 @@ impl<'a> Line<'a, '_> {
             return producer.send(&self.queue, message, &options).await;
         }
         let mut batch = BatchBuilder::new(MAX_BATCH_BYTES);
+        batch.reserve(parcel.messages.iter().map(BatchBuilder::record_bytes).sum());
         for message in &parcel.messages {
             if !batch.push(message)? {
                 let bytes = BatchBuilder::record_bytes(message);

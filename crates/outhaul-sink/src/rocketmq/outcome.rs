@@ -7,7 +7,7 @@ use rocketmq_remoting::request::{SendAnswer, SendStatus};
 
 use super::broker::{Facts, is_account_problem};
 use super::config::OnWeakAck;
-use super::place::{Place, status_word};
+use super::place::status_word;
 use crate::codes::SinkCode;
 use crate::sink::SinkError;
 
@@ -132,15 +132,10 @@ pub(super) fn stored(
     };
     let offset = answer.queue_offset.saturating_add(i64::try_from(index).unwrap_or_default());
     let (broker_name, topic) = place;
-    let detail = Place {
-        status: answer.status,
-        broker: broker_name.to_owned(),
-        topic: topic.to_owned(),
-        queue_id: answer.queue_id,
-        queue_offset: (!delayed).then_some(offset),
-        id: *id,
-    };
-    Outcome::Delivered(Receipt { sent_at_us, level, attempts: 1, detail: detail.to_string() })
+    let mut detail = String::with_capacity(96);
+    let queue = (broker_name, topic, answer.queue_id);
+    let _ = super::place::write(&mut detail, answer.status, queue, (!delayed).then_some(offset), id); // It takes all.
+    Outcome::Delivered(Receipt { sent_at_us, level, attempts: 1, detail })
 }
 
 /// An earlier message of the key was not delivered.

@@ -35,12 +35,24 @@ pub(super) fn status_word(status: SendStatus) -> &'static str {
 
 impl fmt::Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {}/{}/{}@", status_word(self.status), self.broker, self.topic, self.queue_id)?;
-        match self.queue_offset {
-            Some(offset) => write!(f, "{offset}")?,
-            None => f.write_str("delayed")?,
-        }
-        write!(f, " {}", self.id)
+        write(f, self.status, (&self.broker, &self.topic, self.queue_id), self.queue_offset, &self.id)
+    }
+}
+
+/// The detail of a receipt, without a [`Place`] of its own.
+pub(super) fn write(
+    to: &mut impl fmt::Write,
+    status: SendStatus,
+    (broker, topic, queue_id): (&str, &str, i32),
+    queue_offset: Option<i64>,
+    id: &OffsetId,
+) -> fmt::Result {
+    for text in [status_word(status), " ", broker, "/", topic] {
+        to.write_str(text)?;
+    }
+    match queue_offset {
+        Some(offset) => write!(to, "/{queue_id}@{offset} {id}"),
+        None => write!(to, "/{queue_id}@delayed {id}"),
     }
 }
 

@@ -69,6 +69,11 @@ impl BatchBuilder {
         Self { limit_bytes, first: None, count: 0, body: BytesMut::new() }
     }
 
+    /// Makes room for so many bytes of encoded records at once, so that nothing is copied as they come.
+    pub fn reserve(&mut self, bytes: usize) {
+        self.body.reserve(bytes.min(self.limit_bytes));
+    }
+
     /// Bytes that a message takes in a batch.
     #[must_use]
     pub fn record_bytes(message: &Message) -> usize {

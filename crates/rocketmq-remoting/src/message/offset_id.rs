@@ -21,11 +21,26 @@ pub struct OffsetIdError;
 
 impl fmt::Display for OffsetId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Written for every message that is acknowledged: `{:016X}` would take several times as long.
+        let mut digits = [0; 56];
+        let mut used = 0;
+        let mut put = |bytes: &[u8]| {
+            for byte in bytes {
+                for half in [byte >> 4, byte & 15] {
+                    if let Some(digit) = digits.get_mut(used) {
+                        *digit = if half < 10 { b'0' + half } else { b'A' + half - 10 };
+                    }
+                    used += 1;
+                }
+            }
+        };
         match self.store_host.ip() {
-            IpAddr::V4(ip) => write!(f, "{:08X}", ip.to_bits())?,
-            IpAddr::V6(ip) => write!(f, "{:032X}", ip.to_bits())?,
+            IpAddr::V4(ip) => put(&ip.octets()),
+            IpAddr::V6(ip) => put(&ip.octets()),
         }
-        write!(f, "{:08X}{:016X}", self.store_host.port(), self.commit_log_offset)
+        put(&u32::from(self.store_host.port()).to_be_bytes());
+        put(&self.commit_log_offset.to_be_bytes());
+        f.write_str(digits.get(..used).and_then(|digits| std::str::from_utf8(digits).ok()).unwrap_or_default())
     }
 }
 

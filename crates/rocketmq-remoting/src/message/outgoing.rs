@@ -7,6 +7,9 @@ use super::{MessageError, Properties, check_topic_for_sending, name};
 /// What brokers take by default, in bytes of the body: 4 MiB (`maxMessageSize`).
 pub const DEFAULT_MAX_MESSAGE_BYTES: usize = 4 * 1024 * 1024;
 
+/// Room for properties that most messages do with.
+const USUAL_PROPERTIES_BYTES: usize = 256;
+
 /// A message to be sent. Whatever it holds obeys the protocol's rules: what breaks one is refused when it is set.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Message {
@@ -27,7 +30,9 @@ impl Message {
         if body.is_empty() {
             return Err(MessageError::BodyEmpty);
         }
-        Ok(Self { topic, flag: 0, properties: Properties::default(), body })
+        let mut properties = Properties::default();
+        properties.reserve(USUAL_PROPERTIES_BYTES);
+        Ok(Self { topic, flag: 0, properties, body })
     }
 
     /// With a number of the application's.

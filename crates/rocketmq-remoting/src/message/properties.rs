@@ -103,8 +103,10 @@ pub fn is_reserved(name: &str) -> bool {
 }
 
 /// A message's properties, each name once, in the order in which they were set or read.
+///
+/// Kept as they are sent: no name or value is empty, no name has a separator, and no value a 0x02.
 #[derive(Clone, Default, PartialEq, Eq)]
-pub struct Properties(Vec<(String, String)>);
+pub struct Properties(String);
 
 impl Properties {
     /// Reads the encoded form, as lenient as Java: with or without the last separator; an entry without a name or value
@@ -115,29 +117,31 @@ impl Properties {
             .split(PROPERTY)
             .filter_map(|entry| entry.split_once(NAME_VALUE))
             .filter(|(name, value)| !name.is_empty() && !value.is_empty());
-        let mut properties: Vec<(String, String)> = Vec::new();
+        let mut list: Vec<(&str, &str)> = Vec::new();
         let mut places: HashMap<&str, usize> = HashMap::new();
         for (name, value) in entries {
-            match places.get(name).and_then(|place| properties.get_mut(*place)) {
-                Some((_, old)) => value.clone_into(old),
+            match places.get(name).and_then(|place| list.get_mut(*place)) {
+                Some((_, old)) => *old = value,
                 None => {
-                    places.insert(name, properties.len());
-                    properties.push((name.to_owned(), value.to_owned()));
+                    places.insert(name, list.len());
+                    list.push((name, value));
                 }
             }
         }
-        Self(properties)
+        let mut properties = Self(String::with_capacity(text.len() + 1));
+        list.into_iter().for_each(|(name, value)| properties.push(name, value));
+        properties
     }
 
     /// The value of a property.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<&str> {
-        self.0.iter().find(|(n, _)| n == name).map(|(_, value)| value.as_str())
+        self.iter().find(|(n, _)| *n == name).map(|(_, value)| value)
     }
 
     /// All of them.
-    pub fn iter(&self) -> impl ExactSizeIterator<Item = (&str, &str)> {
-        self.0.iter().map(|(name, value)| (name.as_str(), value.as_str()))
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.0.split_terminator(PROPERTY).filter_map(|entry| entry.split_once(NAME_VALUE))
     }
 
     /// True without any.
@@ -165,51 +169,61 @@ impl Properties {
         if name.is_empty() || value.is_empty() {
             return Err(MessageError::PropertyEmpty(name.to_owned()));
         }
-        if [name, value].iter().any(|text| text.contains([NAME_VALUE, PROPERTY])) {
+        if [name, value].iter().any(|text| text.bytes().any(|b| matches!(b, 1 | 2))) {
             return Err(MessageError::PropertySeparator(name.to_owned()));
         }
-        match self.0.iter_mut().find(|(n, _)| n == name) {
-            Some((_, old)) => value.clone_into(old),
-            None => self.0.push((name.to_owned(), value.to_owned())),
+        if self.get(name).is_some() {
+            let old = std::mem::take(self);
+            old.iter().for_each(|(n, v)| self.push(n, if n == name { value } else { v }));
+        } else {
+            self.push(name, value);
         }
         Ok(())
     }
 
     /// Takes a property out.
     pub fn remove(&mut self, name: &str) {
-        self.0.retain(|(n, _)| n != name);
+        if self.get(name).is_some() {
+            let old = std::mem::take(self);
+            old.iter().filter(|(n, _)| *n != name).for_each(|(n, v)| self.push(n, v));
+        }
+    }
+
+    /// Makes room for so many bytes of the encoded form.
+    pub(super) fn reserve(&mut self, bytes: usize) {
+        self.0.reserve(bytes);
+    }
+
+    fn push(&mut self, name: &str, value: &str) {
+        self.0.push_str(name);
+        self.0.push(NAME_VALUE);
+        self.0.push_str(value);
+        self.0.push(PROPERTY);
     }
 
     /// Length of the encoded form.
     #[must_use]
-    pub fn encoded_bytes(&self) -> usize {
-        self.0.iter().map(|(name, value)| name.len() + value.len() + 2).sum()
+    pub const fn encoded_bytes(&self) -> usize {
+        self.0.len()
     }
 
     /// The encoded form, with a separator after the last one too, as 5.x writes it and 4.9 reads it.
     ///
     /// # Errors
     /// [`MessageError::PropertiesTooLarge`].
-    pub fn encode(&self) -> Result<String, MessageError> {
+    pub fn encode(&self) -> Result<&str, MessageError> {
         let bytes = self.encoded_bytes();
         if bytes > MAX_PROPERTIES_BYTES {
             return Err(MessageError::PropertiesTooLarge { bytes });
         }
-        let mut text = String::with_capacity(bytes);
-        for (name, value) in &self.0 {
-            text.push_str(name);
-            text.push(NAME_VALUE);
-            text.push_str(value);
-            text.push(PROPERTY);
-        }
-        Ok(text)
+        Ok(&self.0)
     }
 }
 
 /// Names of the properties only: values are payload.
 impl std::fmt::Debug for Properties {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_set().entries(self.0.iter().map(|(name, _)| name)).finish()
+        f.debug_set().entries(self.iter().map(|(name, _)| name)).finish()
     }
 }
 
@@ -220,7 +234,7 @@ mod tests {
     use super::*;
 
     fn read(text: &str) -> Vec<(String, String)> {
-        Properties::parse(text).0
+        Properties::parse(text).iter().map(|(n, v)| (n.to_owned(), v.to_owned())).collect()
     }
 
     fn pairs(list: &[(&str, &str)]) -> Vec<(String, String)> {
@@ -286,8 +300,17 @@ mod tests {
             }
             let text = properties.encode().unwrap();
             prop_assert_eq!(text.len(), properties.encoded_bytes());
-            prop_assert_eq!(Properties::parse(&text), properties.clone());
-            prop_assert_eq!(Properties::parse(text.trim_end_matches('\u{2}')), properties);
+            prop_assert_eq!(Properties::parse(text), properties.clone());
+            prop_assert_eq!(Properties::parse(text.trim_end_matches('\u{2}')), properties.clone());
+            for (name, _) in &list {
+                let last = list.iter().rfind(|(n, _)| n == name).map(|(_, v)| v.as_str());
+                prop_assert_eq!(properties.get(name), last);
+            }
+            for (name, _) in list {
+                properties.remove(&name);
+                prop_assert_eq!(properties.get(&name), None);
+            }
+            prop_assert!(properties.is_empty());
         }
 
         #[test]

@@ -58,7 +58,7 @@ impl Request for SendMessage {
             }
         }
         let properties = match self.delivery {
-            Delivery::Plain => self.message.properties().encode()?,
+            Delivery::Plain => self.message.properties().encode()?.to_owned(),
             Delivery::Half => {
                 if self.message.is_delayed() {
                     return Err(MessageError::DelayedHalf.into());
@@ -67,7 +67,7 @@ impl Request for SendMessage {
                 let mut properties = self.message.properties().clone();
                 properties.set(name::TRANSACTION, "true")?;
                 properties.set(name::PRODUCER_GROUP, &self.producer_group)?;
-                properties.encode()?
+                properties.encode()?.to_owned()
             }
         };
         Ok(header(Self::CODE, &self.producer_group, self.message.topic(), self.queue_id, self.born_at_ms)
