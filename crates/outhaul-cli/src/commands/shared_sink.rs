@@ -31,8 +31,11 @@ pub struct SharedSink {
 struct Shared {
     sink: Arc<dyn Sink>,
     least: Option<AckLevel>,
-    /// The newest start that has begun.
+    /// The newest start that has begun, and the newest that has, or may have, changed something.
     begun: AtomicU64,
+    changed: AtomicU64,
+    /// The newest start that has succeeded.
+    succeeded: AtomicU64,
     /// What the sink said at that start; None: not started, or down since.
     started: Mutex<Option<SinkInfo>>,
 }
@@ -40,7 +43,14 @@ struct Shared {
 impl SharedSink {
     /// The sink, with the least that it must prove.
     pub fn new(sink: Arc<dyn Sink>, least: Option<AckLevel>) -> Self {
-        let shared = Shared { sink, least, begun: AtomicU64::new(0), started: Mutex::new(None) };
+        let shared = Shared {
+            sink,
+            least,
+            begun: AtomicU64::new(0),
+            changed: AtomicU64::new(0),
+            succeeded: AtomicU64::new(0),
+            started: Mutex::new(None),
+        };
         Self { shared: Arc::new(shared), known: AtomicU64::new(0) }
     }
 
@@ -77,18 +87,25 @@ impl Sink for SharedSink {
     async fn start(&self) -> Result<SinkInfo, SinkError> {
         let mut started = self.shared.started.lock().await;
         if let Some(info) = started.as_ref() {
-            self.known.store(self.shared.begun.load(Ordering::SeqCst), Ordering::SeqCst);
-            return Ok(info.clone());
+            let known = self.known.swap(self.shared.begun.load(Ordering::SeqCst), Ordering::SeqCst);
+            let unchanged = known > 0 && known >= self.shared.changed.load(Ordering::SeqCst);
+            return Ok(SinkInfo { unchanged, ..info.clone() });
         }
         let start = self.shared.begun.fetch_add(1, Ordering::SeqCst) + 1;
-        let info = self.shared.sink.start().await?;
+        // Until it has said otherwise, and for good if it fails or is cut off.
+        let before = self.shared.changed.swap(start, Ordering::SeqCst);
+        let mut info = self.shared.sink.start().await?;
         let weak = |least: &AckLevel| info.level < *least && !info.proves_later;
         if let Some(least) = self.shared.least.filter(weak) {
             let message = format!("require_ack is {}, but it proves only {}", least.as_str(), info.level.as_str());
             return Err(SinkError { code: codes::ACK_TOO_WEAK.code, message, passes: false });
         }
+        if self.shared.succeeded.swap(start, Ordering::SeqCst) == start - 1 && info.unchanged {
+            self.shared.changed.store(before, Ordering::SeqCst);
+        }
         *started = Some(info.clone());
-        self.known.store(start, Ordering::SeqCst);
+        let known = self.known.swap(start, Ordering::SeqCst);
+        info.unchanged = known > 0 && known >= self.shared.changed.load(Ordering::SeqCst);
         Ok(info)
     }
 

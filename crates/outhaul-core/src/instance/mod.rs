@@ -37,7 +37,7 @@ use crate::lease::LeaseReport;
 use crate::message::{Epoch, Message, Position, Row, Seq, ShardId};
 use crate::parked::ParkedEntry;
 use crate::pipeline::{Pipeline, PipelineShare};
-use crate::receipt::{AckLevel, Outcome, Reason, ReceiptRow};
+use crate::receipt::{AckLevel, Outcome, Reason, Receipt, ReceiptRow};
 use crate::runs::Run;
 
 /// What an owner needs to go on where the last one stopped.
@@ -129,6 +129,16 @@ pub enum Input {
         /// What was found.
         found: Result<Verification, Reason>,
     },
+    /// Answer to [`Command::Prove`]. The error: it could not be found out, and the destination is started anew, since what
+    /// is not proven may be gone.
+    Proven {
+        /// Destination.
+        destination: DestinationIndex,
+        /// Number of the start.
+        start: u64,
+        /// Which have reached the demanded level: one answer for each receipt, in their order.
+        proven: Result<Vec<bool>, Reason>,
+    },
     /// Answer to [`Command::Send`] that came too late: a start of the destination had begun, nothing was sent.
     NotSent {
         /// Shard.
@@ -169,6 +179,8 @@ pub struct Ready {
     /// The level that its acknowledgements reach some time after they were given. None: what they prove they prove at
     /// once.
     pub proves_later: Option<AckLevel>,
+    /// Nothing has changed since the start before, which succeeded: no connection was made anew, so nothing was forgotten.
+    pub unchanged: bool,
 }
 
 /// How a checkpoint ended.
@@ -287,6 +299,16 @@ pub enum Command {
         unproven_from: Option<Position>,
         /// Beyond this many forgotten messages it need not be looked any further.
         max_forgotten: u64,
+    },
+    /// Find out which acknowledgements, of all shards, have reached the demanded level by now; with none: whether the
+    /// destination is still the one that was started.
+    Prove {
+        /// Destination.
+        destination: DestinationIndex,
+        /// Number of the start.
+        start: u64,
+        /// The receipts.
+        receipts: Vec<Receipt>,
     },
     /// Send a batch.
     Send {
@@ -542,6 +564,7 @@ impl Instance {
                 self.jitter = jitter;
                 self.tell(events);
             }
+            Input::Proven { destination, start, proven } => self.on_proven(now, destination, start, proven),
             Input::Drain => self.drain(),
             Input::DrainWhenEmpty => {
                 if matches!(self.until_empty, UntilEmpty::Off) {

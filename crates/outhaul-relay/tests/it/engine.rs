@@ -23,6 +23,8 @@ pub struct Bench {
     pub store: Arc<dyn Store>,
     pub settings: Settings,
     pub limits: LaneLimits,
+    /// Whether relays end by themselves once all is settled.
+    pub until_empty: bool,
     owners: usize,
 }
 
@@ -56,7 +58,7 @@ impl Bench {
             breaker_backoff_ms: (20, 200),
             ..LaneLimits::default()
         };
-        Self { database, options, store, settings, limits, owners: 0 }
+        Self { database, options, store, settings, limits, until_empty: false, owners: 0 }
     }
 
     /// Starts a relay that sends everything to all these destinations, named `d0`, `d1`, …
@@ -85,7 +87,7 @@ impl Bench {
             }]),
             settings: self.settings.clone(),
             owner: format!("owner-{}", self.owners),
-            until_empty: false,
+            until_empty: self.until_empty,
             shutdown_limit_ms: 20_000,
             maintenance: None,
         };
