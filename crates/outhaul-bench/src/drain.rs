@@ -188,7 +188,7 @@ pub async fn run(arguments: Arguments) {
         }
         let _ = std::fs::remove_file(&file);
         let settings = serde_json::json!({ "path": file });
-        let sink = outhaul_sink::make("file", "file", settings).expect("a file sink");
+        let sink = outhaul_sink::make("file", "file", settings, None).expect("a file sink");
         let took = outhaul(&mut place, &arguments, 1, sink).await;
         note("outhaul to file, 1 shard(s)", took);
         place.raw.execute(article_table(db)).await;

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use outhaul_core::config::QUIET_AFTER_MS;
 use outhaul_store::{InitPlan, StoreOptions};
 
 use crate::measure::{used, used_by_server};
@@ -52,7 +53,8 @@ pub async fn run(arguments: Arguments) {
     };
     let (_, server_alone, _) = sample(arguments.seconds.min(10), None).await;
     let relay = child::start(&place.url, None, 1);
-    tokio::time::sleep(Duration::from_secs(3)).await;
+    // Past the time after which an outbox counts as quiet.
+    tokio::time::sleep(Duration::from_millis(QUIET_AFTER_MS + 2_000)).await;
     let before = match queries(arguments.db) {
         Some(q) => Some(place.raw.number(q).await),
         None => None,

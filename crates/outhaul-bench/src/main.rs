@@ -55,9 +55,13 @@ enum What {
     Child(child::Arguments),
 }
 
-#[tokio::main(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::main(flavor = "multi_thread")]
 async fn main() {
-    match Arguments::parse().what {
+    run(Arguments::parse()).await;
+}
+
+async fn run(arguments: Arguments) {
+    match arguments.what {
         What::Drain(a) => drain::run(a).await,
         What::Latency(a) => latency::run(a).await,
         What::Enqueue(a) => enqueue::run(a).await,

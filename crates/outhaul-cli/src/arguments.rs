@@ -151,7 +151,8 @@ pub enum ShardBy {
 pub struct Relay {
     #[command(flatten)]
     pub source: Source,
-    /// With --db: where everything is delivered to: file:PATH, stdout:, inbox:URL. May be repeated.
+    /// With --db: where everything is delivered to: file:PATH, stdout:, inbox:URL,
+    /// rocketmq://HOST:PORT. May be repeated.
     #[arg(long, value_name = "TARGET", requires = "db")]
     pub to: Vec<String>,
     /// End with exit code 0 once everything that was committed before the start is settled.

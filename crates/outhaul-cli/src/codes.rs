@@ -52,7 +52,7 @@ codes! {
     /// A part that this build does not have is configured.
     NOT_BUILT = "OUT-3013", Usage, "remove the section, or use a build that has it (`outhaul --version` lists what this one has)";
     /// `--to` names nothing that can be delivered to.
-    BAD_TARGET = "OUT-3014", Usage, "use file:PATH, stdout: or inbox:URL; other kinds need a configuration file";
+    BAD_TARGET = "OUT-3014", Usage, "use file:PATH, stdout:, inbox:URL or rocketmq://HOST:PORT; other kinds need a configuration file";
     /// There is nowhere to deliver to.
     NOWHERE_TO_DELIVER = "OUT-3015", Usage, "add a [[destination]] and a [[route]], or use `--to file:PATH`";
     /// An override variable names nothing.
@@ -136,6 +136,7 @@ macro_rules! pages {
 pages! {
     "1001" "1002" "1003" "1004" "1005" "1006" "1007" "1008" "1009" "1010" "1011" "1012" "1013" "1014" "1015"
     "2001" "2002" "2003" "2004" "2005" "2006" "2007" "2008" "2009" "2010" "2011" "2012" "2013" "2020" "2021" "2022"
+    "2030" "2031" "2032" "2033" "2034" "2035" "2036" "2037" "2038" "2039" "2040" "2041" "2042" "2043" "2044" "2045"
     "3001" "3002" "3003" "3004" "3005" "3006" "3007" "3008" "3009" "3010" "3011" "3012" "3013" "3014" "3015" "3016"
     "3017" "3018" "3019" "3020" "3021" "3022" "3023" "3024" "3025" "3026" "3027" "3028"
     "4001" "4002" "4003" "4004" "4005" "4006" "4007" "4008" "4009" "4010" "4011" "4012" "4013"

@@ -22,6 +22,8 @@ pub struct Settings {
     pub poll_busy_us: u64,
     /// Longest wait between polls while none come, microseconds.
     pub poll_idle_us: u64,
+    /// The same once none has come for [`QUIET_AFTER_MS`], microseconds. At least `poll_idle_us`.
+    pub poll_quiet_us: u64,
     /// Shortest wait between two rescans from the start of the table, milliseconds.
     pub rescan_min_ms: u64,
     /// Longest wait between two rescans, milliseconds. A rescan that takes long is repeated less often.
@@ -52,6 +54,10 @@ pub struct Settings {
     pub store_backoff_ms: (u64, u64),
 }
 
+/// An outbox is quiet when no row has come for this long, milliseconds. So long as more than one message in a hundred
+/// comes within it after another, `poll_idle_us` is what bounds the P99 of the wait.
+pub const QUIET_AFTER_MS: u64 = 10_000;
+
 impl Default for Settings {
     fn default() -> Self {
         Self {
@@ -61,6 +67,7 @@ impl Default for Settings {
             poll_bytes: 4 << 20,
             poll_busy_us: 2_500,
             poll_idle_us: 8_000,
+            poll_quiet_us: 20_000,
             rescan_min_ms: 1_000,
             rescan_max_ms: 60_000,
             resolve_ms: 200,

@@ -9,6 +9,8 @@ use crate::wire::{Reader, compress, decompress, put_bytes, put_i64, put_u64};
 /// What an acknowledgement proves.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum AckLevel {
+    /// The destination acknowledged and does not tell what that proves (a proxy, or no right to read its settings).
+    Unknown,
     /// The destination has it, in memory at least: a power cut can lose it.
     #[default]
     Received,
@@ -24,10 +26,22 @@ impl AckLevel {
     /// The word for it in configuration, output and metrics.
     pub const fn as_str(self) -> &'static str {
         match self {
+            Self::Unknown => "unknown",
             Self::Received => "received",
             Self::Flushed => "flushed",
             Self::Replicated => "replicated",
             Self::Quorum => "quorum",
+        }
+    }
+
+    /// The number that is stored.
+    const fn code(self) -> u8 {
+        match self {
+            Self::Received => 0,
+            Self::Flushed => 1,
+            Self::Replicated => 2,
+            Self::Quorum => 3,
+            Self::Unknown => 4,
         }
     }
 
@@ -37,6 +51,7 @@ impl AckLevel {
             1 => Self::Flushed,
             2 => Self::Replicated,
             3 => Self::Quorum,
+            4 => Self::Unknown,
             _ => return None,
         })
     }
@@ -129,7 +144,7 @@ impl ReceiptRow {
             put_u64(&mut out, state.cursor.0);
             put_u64(&mut out, state.proven.0);
             if version == RECEIPTS_V2 {
-                out.push(state.proof.map_or(0, |proof| proof.level as u8 + 1));
+                out.push(state.proof.map_or(0, |proof| proof.level.code() + 1));
                 state.proof.iter().for_each(|proof| put_u64(&mut out, proof.from.0));
             }
             put_u64(&mut out, state.ahead.run_count() as u64);
@@ -144,7 +159,7 @@ impl ReceiptRow {
             for r in receipts {
                 put_u64(&mut out, r.position.0.wrapping_sub(position));
                 put_i64(&mut out, r.receipt.sent_at_us.wrapping_sub(sent_at));
-                out.push(r.receipt.level as u8);
+                out.push(r.receipt.level.code());
                 put_u64(&mut out, u64::from(r.receipt.attempts));
                 put_bytes(&mut out, r.receipt.detail.as_bytes());
                 (position, sent_at) = (r.position.0, r.receipt.sent_at_us);
@@ -259,7 +274,7 @@ mod tests {
     use super::*;
 
     fn lane() -> impl Strategy<Value = (LaneState, Vec<LaneReceipt>)> {
-        let receipt = (any::<u64>(), any::<i64>(), 0..4u8, any::<u32>(), ".{0,8}").prop_map(
+        let receipt = (any::<u64>(), any::<i64>(), 0..5u8, any::<u32>(), ".{0,8}").prop_map(
             |(p, at, level, attempts, detail)| LaneReceipt {
                 position: Position(p),
                 receipt: Receipt { sent_at_us: at, level: AckLevel::from_code(level).unwrap(), attempts, detail },

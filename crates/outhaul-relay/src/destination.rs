@@ -1,5 +1,6 @@
 //! A destination while the relay runs.
 
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -8,6 +9,7 @@ use outhaul_core::config::LaneLimits;
 use outhaul_core::instance::Ready;
 use outhaul_core::lane::SendBatch;
 use outhaul_sink::{AckLevel, Outcome, Reason, Receipt, Sink, SinkInfo};
+use tokio::time::Instant;
 
 /// A destination as the relay is given it.
 #[derive(Clone)]
@@ -48,7 +50,12 @@ pub(crate) struct Runner {
     delivered: AtomicU64,
     failed: AtomicU64,
     forgotten: AtomicU64,
+    /// By code: when a failure was last logged, and how many messages failed since.
+    failures: Mutex<HashMap<&'static str, (Option<Instant>, u64)>>,
 }
+
+/// Failures of one code and destination are logged at most once in this time.
+const FAILURE_LOG_SPACING: Duration = Duration::from_secs(10);
 
 impl Runner {
     pub(crate) fn new(destination: &Destination) -> Self {
@@ -62,6 +69,7 @@ impl Runner {
             delivered: AtomicU64::new(0),
             failed: AtomicU64::new(0),
             forgotten: AtomicU64::new(0),
+            failures: Mutex::default(),
         }
     }
 
@@ -83,7 +91,35 @@ impl Runner {
         let delivered = outcomes.iter().filter(|o| matches!(o, Outcome::Delivered(_))).count() as u64;
         self.delivered.fetch_add(delivered, Ordering::Relaxed);
         self.failed.fetch_add(batch.messages.len() as u64 - delivered, Ordering::Relaxed);
+        self.log_failures(&outcomes);
         Some(outcomes)
+    }
+
+    /// A message that is not delivered must not be visible in the database alone. (A destination that is down is logged
+    /// when its breaker opens.)
+    fn log_failures(&self, outcomes: &[Outcome]) {
+        let reasons = outcomes.iter().filter_map(|o| match o {
+            Outcome::Retry { reason, .. } | Outcome::Rejected(reason) | Outcome::Unknown(reason) => Some(reason),
+            Outcome::Delivered(_) | Outcome::DestinationDown(_) => None,
+        });
+        let mut failed: Vec<(&Reason, u64)> = Vec::new();
+        for reason in reasons {
+            match failed.iter_mut().find(|(known, _)| known.code == reason.code) {
+                Some((_, messages)) => *messages += 1,
+                None => failed.push((reason, 1)),
+            }
+        }
+        for (reason, messages) in failed {
+            let code = reason.code;
+            let mut failures = self.failures.lock().unwrap_or_else(PoisonError::into_inner);
+            let (logged_at, unlogged) = failures.entry(code).or_default();
+            *unlogged += messages;
+            if logged_at.is_none_or(|at| at.elapsed() >= FAILURE_LOG_SPACING) {
+                let messages = std::mem::take(unlogged);
+                *logged_at = Some(Instant::now());
+                tracing::warn!(destination = self.name, code, messages, "not delivered: {}", reason.text);
+            }
+        }
     }
 
     pub(crate) async fn start(&self, start: u64, limit_ms: u64) -> Result<Ready, Reason> {

@@ -38,11 +38,43 @@ pub enum SinkCode {
     InboxTables,
     /// The inbox's database took part of a batch and answered for fewer messages than it was given.
     InboxAnswer,
+    /// A name server or broker of RocketMQ cannot be reached.
+    RocketMqUnreachable,
+    /// RocketMQ does not accept the account.
+    RocketMqAccount,
+    /// TLS with RocketMQ cannot be used.
+    RocketMqTls,
+    /// The topic does not exist, or its queue does not.
+    RocketMqTopic,
+    /// The message is above a limit of RocketMQ.
+    RocketMqTooLarge,
+    /// The delay that a header asks for would not be kept.
+    RocketMqDelay,
+    /// The account may not do this, or the topic forbids it.
+    RocketMqRights,
+    /// A broker sheds load.
+    RocketMqBusy,
+    /// A broker takes no messages now.
+    RocketMqRefused,
+    /// A broker refuses the message.
+    RocketMqIllegal,
+    /// A broker failed while it handled the message.
+    RocketMqFailed,
+    /// A broker did not answer, or its answer cannot be read.
+    RocketMqUnanswered,
+    /// The connection to a broker was renewed, so that what it has must be looked at first.
+    RocketMqRenewed,
+    /// A message is stored less safely than the broker is configured for.
+    RocketMqWeakAck,
+    /// An acknowledgement proves less than `require_ack` demands.
+    AckTooWeak,
+    /// It cannot be found out whether a broker still has what it acknowledged.
+    RocketMqUnverified,
 }
 
 impl SinkCode {
     /// All codes, by rising number.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 32] = [
         Self::KindNotBuilt,
         Self::UnknownKind,
         Self::Settings,
@@ -59,6 +91,22 @@ impl SinkCode {
         Self::InboxRefused,
         Self::InboxTables,
         Self::InboxAnswer,
+        Self::RocketMqUnreachable,
+        Self::RocketMqAccount,
+        Self::RocketMqTls,
+        Self::RocketMqTopic,
+        Self::RocketMqTooLarge,
+        Self::RocketMqDelay,
+        Self::RocketMqRights,
+        Self::RocketMqBusy,
+        Self::RocketMqRefused,
+        Self::RocketMqIllegal,
+        Self::RocketMqFailed,
+        Self::RocketMqUnanswered,
+        Self::RocketMqRenewed,
+        Self::RocketMqWeakAck,
+        Self::AckTooWeak,
+        Self::RocketMqUnverified,
     ];
 
     /// The code: `outhaul explain CODE` prints its page.
@@ -80,6 +128,22 @@ impl SinkCode {
             Self::InboxRefused => "OUT-2020",
             Self::InboxTables => "OUT-2021",
             Self::InboxAnswer => "OUT-2022",
+            Self::RocketMqUnreachable => "OUT-2030",
+            Self::RocketMqAccount => "OUT-2031",
+            Self::RocketMqTls => "OUT-2032",
+            Self::RocketMqTopic => "OUT-2033",
+            Self::RocketMqTooLarge => "OUT-2034",
+            Self::RocketMqDelay => "OUT-2035",
+            Self::RocketMqRights => "OUT-2036",
+            Self::RocketMqBusy => "OUT-2037",
+            Self::RocketMqRefused => "OUT-2038",
+            Self::RocketMqIllegal => "OUT-2039",
+            Self::RocketMqFailed => "OUT-2040",
+            Self::RocketMqUnanswered => "OUT-2041",
+            Self::RocketMqRenewed => "OUT-2042",
+            Self::RocketMqWeakAck => "OUT-2043",
+            Self::AckTooWeak => "OUT-2044",
+            Self::RocketMqUnverified => "OUT-2045",
         }
     }
 
@@ -102,6 +166,22 @@ impl SinkCode {
             Self::InboxRefused => "the inbox's database refuses the message",
             Self::InboxTables => "the inbox's tables are missing or differ",
             Self::InboxAnswer => "the inbox's database answered for another number of messages than it was given",
+            Self::RocketMqUnreachable => "no name server or broker of RocketMQ can be reached",
+            Self::RocketMqAccount => "RocketMQ does not accept the account",
+            Self::RocketMqTls => "TLS with RocketMQ cannot be used",
+            Self::RocketMqTopic => "RocketMQ does not have the topic",
+            Self::RocketMqTooLarge => "the message is above a limit of RocketMQ",
+            Self::RocketMqDelay => "the broker would not keep the delay that a header asks for",
+            Self::RocketMqRights => "RocketMQ forbids it",
+            Self::RocketMqBusy => "a broker of RocketMQ is busy",
+            Self::RocketMqRefused => "a broker of RocketMQ takes no messages now",
+            Self::RocketMqIllegal => "RocketMQ refuses the message",
+            Self::RocketMqFailed => "a broker of RocketMQ failed",
+            Self::RocketMqUnanswered => "a broker of RocketMQ did not answer in time",
+            Self::RocketMqRenewed => "the connection to a broker of RocketMQ was renewed",
+            Self::RocketMqWeakAck => "RocketMQ stored it less safely than configured",
+            Self::AckTooWeak => "an acknowledgement proves less than require_ack demands",
+            Self::RocketMqUnverified => "it cannot be found out whether RocketMQ still has what it acknowledged",
         }
     }
 
@@ -126,6 +206,36 @@ impl SinkCode {
             Self::InboxRefused => "shorten or correct the value that the message names, or skip the message",
             Self::InboxTables => "set `create_table = true`, or apply the DDL of `inbox_message` by hand",
             Self::InboxAnswer => "nothing to do: the batch is sent again; if it persists, report it with the log",
+            Self::RocketMqUnreachable => "look at the hosts, ports and the network; the relay goes on by itself",
+            Self::RocketMqAccount => "correct `access_key` and `secret_key`, or create the account on every broker",
+            Self::RocketMqTls => {
+                "correct the keys that begin with `tls_`, or the certificates of name servers and brokers"
+            }
+            Self::RocketMqTopic => "create the topic, correct its name, or set `create_topics = true`",
+            Self::RocketMqTooLarge => {
+                "raise the limit that the message names, or send less; skip the message if it is of no use"
+            }
+            Self::RocketMqDelay => "correct the header, or deliver to a broker that can",
+            Self::RocketMqRights => {
+                "give the account the right that the message names (PUB on the topic), or the topic its permission"
+            }
+            Self::RocketMqBusy => "look at the broker's disk and load; the relay sends less and goes on by itself",
+            Self::RocketMqRefused => {
+                "look at the broker: it is closing, a slave, short of replicas, or its disk is full"
+            }
+            Self::RocketMqIllegal => "correct what the broker's words name, or skip the message",
+            Self::RocketMqFailed => "look at the broker's log; the message is sent again",
+            Self::RocketMqUnanswered => "look at the broker's load and the network; the message is sent again",
+            Self::RocketMqRenewed => {
+                "nothing to do: it is looked at whether the broker has all that it acknowledged, then the relay goes on"
+            }
+            Self::RocketMqWeakAck => {
+                "look at the broker's slave and disk; `on_weak_ack` says whether such messages are sent again"
+            }
+            Self::AckTooWeak => "change the setting that the message names, or lower require_ack",
+            Self::RocketMqUnverified => {
+                "give the account the right to read (SUB) the topics, so that forgotten messages are found"
+            }
         }
     }
 
@@ -139,6 +249,15 @@ impl SinkCode {
                 | Self::WriterStopped
                 | Self::BehindEarlier
                 | Self::InboxAnswer
+                | Self::RocketMqUnreachable
+                | Self::RocketMqTopic
+                | Self::RocketMqRights
+                | Self::RocketMqBusy
+                | Self::RocketMqRefused
+                | Self::RocketMqFailed
+                | Self::RocketMqUnanswered
+                | Self::RocketMqRenewed
+                | Self::RocketMqWeakAck
         )
     }
 }

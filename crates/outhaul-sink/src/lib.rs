@@ -5,7 +5,7 @@
 //! conformance suite in `outhaul-testkit`. [`registry`] makes a sink from its `kind` and its keys; [`codes`] lists what
 //! can go wrong.
 
-#[cfg(any(feature = "file", feature = "inbox"))]
+#[cfg(any(feature = "file", feature = "inbox", feature = "rocketmq"))]
 mod clock;
 pub mod codes;
 pub mod registry;
@@ -16,6 +16,8 @@ mod sink;
 pub mod file;
 #[cfg(feature = "inbox")]
 pub mod inbox;
+#[cfg(feature = "rocketmq")]
+pub mod rocketmq;
 
 pub use codes::SinkCode;
 pub use outhaul_core::receipt::{AckLevel, Outcome, Reason, Receipt};

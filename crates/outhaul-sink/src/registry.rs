@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use outhaul_core::receipt::AckLevel;
 use serde_json::Value;
 
 use crate::codes::SinkCode;
@@ -25,16 +26,24 @@ pub fn keys(kind: &str) -> Option<&'static [Key]> {
         "stdout" => Some(&[]),
         #[cfg(feature = "inbox")]
         "inbox" => Some(&crate::inbox::config::KEYS),
+        #[cfg(feature = "rocketmq")]
+        "rocketmq" => Some(&crate::rocketmq::config::KEYS),
         _ => None,
     }
 }
 
-/// Makes the sink of a destination from its keys (those of [`keys`], as one JSON object). Nothing is opened before
-/// [`Sink::start`].
+/// Makes the sink of a destination from its keys (those of [`keys`], as one JSON object) and the least that an
+/// acknowledgement has to prove, if anything is demanded. Nothing is opened before [`Sink::start`].
 ///
 /// # Errors
 /// [`SinkCode::KindNotBuilt`], [`SinkCode::UnknownKind`], [`SinkCode::Settings`].
-pub fn make(kind: &str, name: &str, settings: Value) -> Result<Arc<dyn Sink>, SinkError> {
+pub fn make(
+    kind: &str,
+    name: &str,
+    settings: Value,
+    require_ack: Option<AckLevel>,
+) -> Result<Arc<dyn Sink>, SinkError> {
+    let _used_by_kinds_that_can_do_something_about_it = require_ack;
     match kind {
         #[cfg(feature = "file")]
         "file" => Ok(Arc::new(crate::file::FileSink::new(crate::file::FileConfig::read(name, &settings)?))),
@@ -45,6 +54,11 @@ pub fn make(kind: &str, name: &str, settings: Value) -> Result<Arc<dyn Sink>, Si
         }
         #[cfg(feature = "inbox")]
         "inbox" => Ok(Arc::new(crate::inbox::InboxSink::new(crate::inbox::InboxConfig::read(name, &settings)?))),
+        #[cfg(feature = "rocketmq")]
+        "rocketmq" => {
+            let config = crate::rocketmq::RocketMqConfig::read(name, &settings)?;
+            Ok(Arc::new(crate::rocketmq::RocketMqSink::new(config, require_ack)))
+        }
         _ => {
             drop(settings);
             Err(no_such_kind(kind, name))
@@ -72,12 +86,12 @@ mod tests {
     use super::*;
 
     fn refused(kind: &str, settings: Value) -> String {
-        make(kind, "trail", settings).err().expect("must be refused").to_string()
+        make(kind, "trail", settings, None).err().expect("must be refused").to_string()
     }
 
     #[test]
     fn a_kind_that_is_not_built_names_those_that_are() {
-        for kind in ["rocketmq", "kafka", "rabbitmq", "nats", "redis", "http"] {
+        for kind in ["kafka", "rabbitmq", "nats", "redis", "http"] {
             let text = refused(kind, json!({}));
             assert!(text.starts_with("OUT-2001 destination \"trail\""), "{text}");
             assert!(built().iter().all(|k| text.contains(k)), "{text}");

@@ -47,6 +47,29 @@ pub struct Verified {
     pub older: bool,
 }
 
+/// One thing that was found out about a destination, for `outhaul validate`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Finding {
+    /// What it is about: `broker broker-a`, `topic Orders`.
+    pub subject: String,
+    /// One line without secrets.
+    pub text: String,
+    /// Whether something has to be done about it.
+    pub attention: bool,
+}
+
+impl Finding {
+    /// Something that is as it should be.
+    pub fn fine(subject: impl Into<String>, text: impl Into<String>) -> Self {
+        Self { subject: subject.into(), text: text.into(), attention: false }
+    }
+
+    /// Something to be changed.
+    pub fn attention(subject: impl Into<String>, text: impl Into<String>) -> Self {
+        Self { subject: subject.into(), text: text.into(), attention: true }
+    }
+}
+
 /// Why a sink cannot be made or started.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{code} {message}")]
@@ -117,6 +140,13 @@ pub trait Sink: Send + Sync + 'static {
     /// memory compared, before it is asked again. What is not there any more must never count as proven.
     async fn prove(&self, receipts: &[Receipt]) -> Result<Vec<bool>, SinkError> {
         Ok(vec![true; receipts.len()])
+    }
+
+    /// What an operator should know before anything is delivered: the parts of the destination, their limits, these
+    /// topics, rights. Called after [`Sink::start`]; delivers and changes nothing.
+    async fn examine(&self, topics: &[String]) -> Vec<Finding> {
+        let _ = topics;
+        Vec::new()
     }
 
     /// Flushes and closes.

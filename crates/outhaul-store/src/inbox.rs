@@ -4,7 +4,9 @@ use async_trait::async_trait;
 use bytes::Bytes;
 
 use crate::error::{StoreError, StoreErrorKind};
-use crate::options::{DatabaseKind, StoreOptions};
+#[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlite"))]
+use crate::options::DatabaseKind;
+use crate::options::StoreOptions;
 
 /// A message for an inbox.
 #[derive(Clone, Debug)]

@@ -2,7 +2,7 @@
 
 pub mod proxy;
 pub mod scripted;
-#[cfg(feature = "servers")]
+#[cfg(any(feature = "rocketmq", feature = "servers"))]
 pub mod servers;
 pub mod simulator;
 pub mod sink_suite;

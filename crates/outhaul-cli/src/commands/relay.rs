@@ -97,10 +97,10 @@ async fn sinks(config: &Config) -> Result<Vec<Arc<SharedSink>>, Failures> {
     let mut sinks = vec![];
     let mut failures = vec![];
     for d in &config.destinations {
-        let sink = outhaul_sink::make(&d.kind, &d.name, d.settings.clone())?;
+        let sink = outhaul_sink::make(&d.kind, &d.name, d.settings.clone(), d.require_ack)?;
         if d.require_ack.is_some() {
             match validate::start(d, &sink).await {
-                Err(f) if f.code == codes::ACK_TOO_WEAK.code => failures.push(f),
+                Err(f) if validate::is_too_weak(&f) => failures.push(f),
                 Err(f) => tracing::warn!(code = f.code, "{}: what it proves is looked at once it answers", f.message),
                 Ok(_) => {}
             }

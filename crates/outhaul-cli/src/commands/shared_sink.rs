@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use outhaul_core::lane::Slotting;
 use outhaul_core::message::Message;
 use outhaul_core::receipt::AckLevel;
-use outhaul_sink::{Acknowledged, Outcome, Reason, Receipt, Sink, SinkError, SinkInfo, Verified};
+use outhaul_sink::{Acknowledged, Finding, Outcome, Reason, Receipt, Sink, SinkError, SinkInfo, Verified};
 use tokio::sync::Mutex;
 
 use crate::codes;
@@ -132,6 +132,10 @@ impl Sink for SharedSink {
     async fn prove(&self, receipts: &[Receipt]) -> Result<Vec<bool>, SinkError> {
         self.current().ok_or_else(Self::outdated)?;
         self.shared.sink.prove(receipts).await
+    }
+
+    async fn examine(&self, topics: &[String]) -> Vec<Finding> {
+        self.shared.sink.examine(topics).await
     }
 
     /// Nothing: another outbox may still deliver.

@@ -1,7 +1,7 @@
 //! `outhaul validate`: the configuration, the databases and the destinations, without delivering anything.
 
 use outhaul_core::receipt::AckLevel;
-use outhaul_sink::{Sink, SinkInfo};
+use outhaul_sink::{Sink, SinkCode, SinkInfo};
 use outhaul_store::{InitPlan, StoreErrorKind};
 use serde::Serialize;
 use std::sync::Arc;
@@ -41,7 +41,15 @@ struct DestinationFinding {
     kind: String,
     ok: bool,
     ack_level: Option<&'static str>,
+    findings: Vec<Found>,
     error: Option<Failure>,
+}
+
+#[derive(Debug, Serialize)]
+struct Found {
+    subject: String,
+    text: String,
+    attention: bool,
 }
 
 /// Looks at everything. Exit code 3 if all that is wrong are missing tables.
@@ -56,7 +64,8 @@ pub async fn run(a: &Validate, json: bool) -> Outcome {
         report.outboxes.push(finding);
     }
     for destination in &config.destinations {
-        let finding = look_at_destination(destination, &mut report.warnings).await;
+        let topics = config.topics_of(&destination.name);
+        let finding = look_at_destination(destination, &topics, &mut report.warnings).await;
         report.destinations.push(finding);
     }
     if config.destinations.is_empty() {
@@ -112,10 +121,19 @@ async fn look_at_outbox(outbox: &Outbox, warnings: &mut Vec<String>) -> OutboxFi
     finding
 }
 
-async fn look_at_destination(d: &Destination, warnings: &mut Vec<String>) -> DestinationFinding {
-    let mut finding =
-        DestinationFinding { name: d.name.clone(), kind: d.kind.clone(), ok: false, ack_level: None, error: None };
-    let sink = match outhaul_sink::make(&d.kind, &d.name, d.settings.clone()) {
+/// Limit of looking at a destination's parts.
+const EXAMINE_LIMIT: Duration = Duration::from_secs(60);
+
+async fn look_at_destination(d: &Destination, topics: &[String], warnings: &mut Vec<String>) -> DestinationFinding {
+    let mut finding = DestinationFinding {
+        name: d.name.clone(),
+        kind: d.kind.clone(),
+        ok: false,
+        ack_level: None,
+        findings: vec![],
+        error: None,
+    };
+    let sink = match outhaul_sink::make(&d.kind, &d.name, d.settings.clone(), d.require_ack) {
         Ok(sink) => sink,
         Err(e) => {
             finding.error = Some(e.into());
@@ -130,8 +148,20 @@ async fn look_at_destination(d: &Destination, warnings: &mut Vec<String>) -> Des
         }
         Err(e) => finding.error = Some(e),
     }
+    match tokio::time::timeout(EXAMINE_LIMIT, sink.examine(topics)).await {
+        Ok(all) => {
+            let found = |f: outhaul_sink::Finding| Found { subject: f.subject, text: f.text, attention: f.attention };
+            finding.findings = all.into_iter().map(found).collect();
+        }
+        Err(_) => warnings.push(format!("destination {}: its parts did not answer in time", d.name)),
+    }
     sink.close().await;
     finding
+}
+
+/// Whether a failure says that less is proven than demanded.
+pub(super) fn is_too_weak(f: &Failure) -> bool {
+    f.code == codes::ACK_TOO_WEAK.code || f.code == SinkCode::AckTooWeak.code()
 }
 
 /// Starts a sink and sees that it proves what is demanded.
@@ -154,7 +184,7 @@ pub(super) async fn start(d: &Destination, sink: &Arc<dyn Sink>) -> Result<SinkI
         }
     };
     match d.require_ack {
-        Some(least) if info.level < least && !info.proves_later => Err(of_destination(ack_too_weak(least, &info))),
+        Some(least) if info.level < least => Err(of_destination(ack_too_weak(least, &info))),
         _ => Ok(info),
     }
 }
@@ -185,6 +215,10 @@ fn sentences(report: &Report) -> Vec<String> {
                 lines.push(format!("ok   destination {}: {}, an acknowledgement proves `{level}`", d.name, d.kind))
             }
             None => lines.push(format!("FAIL destination {}: {}", d.name, d.kind)),
+        }
+        for f in &d.findings {
+            let mark = if f.attention { "look" } else { "  ok" };
+            lines.push(format!("{mark}   {}: {}", f.subject, f.text));
         }
     }
     lines.extend(report.warnings.iter().map(|w| format!("warn {w}")));

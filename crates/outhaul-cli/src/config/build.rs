@@ -93,6 +93,7 @@ fn relay(table: Option<&Table>, p: &mut Problems) -> Relay {
         poll_rows: t.whole("poll_rows", p).map_or(standard.poll_rows, |n| u32::try_from(n).unwrap_or(u32::MAX)),
         poll_bytes: t.whole("poll_bytes", p).map_or(standard.poll_bytes, bytes),
         poll_idle_us: t.whole("poll_idle", p).map_or(standard.poll_idle_us, |ms| ms.saturating_mul(1_000)),
+        poll_quiet_us: t.whole("poll_quiet", p).map_or(standard.poll_quiet_us, |ms| ms.saturating_mul(1_000)),
         rescan_min_ms: rescan_min_ms.unwrap_or(standard.rescan_min_ms),
         rescan_max_ms: rescan_max_ms.unwrap_or(standard.rescan_max_ms),
         checkpoint_interval_ms: t.whole("checkpoint_interval", p).unwrap_or(standard.checkpoint_interval_ms),
@@ -195,7 +196,7 @@ fn destinations<'a>(tables: &'a [Table], p: &mut Problems) -> Vec<(&'a Table, De
         let settings = Json::Object(settings(t, of_kind.unwrap_or(&[])));
         // What is missing is told by the sink; what is unknown was told above, with its line.
         if !kind.is_empty()
-            && let Err(e) = registry::make(&kind, &name, settings.clone())
+            && let Err(e) = registry::make(&kind, &name, settings.clone(), require_ack)
         {
             let place = if e.code == SinkCode::Settings.code() { &t.origin } else { t.place("kind") };
             p.push(place, usage(e.into()));

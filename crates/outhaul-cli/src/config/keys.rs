@@ -99,7 +99,7 @@ const RELAY: &[Key] = &[
         Default("30s"),
         "After SIGTERM or SIGINT the relay drains for at most this long, then stops without waiting; what was in flight is sent again by the next owner.",
     ),
-    key("poll_rows", Whole(1, 100_000), Default("2000"), "Most rows that one poll reads."),
+    key("poll_rows", Whole(1, 100_000), Default("5000"), "Most rows that one poll reads."),
     key(
         "poll_bytes",
         Size(65_536),
@@ -107,6 +107,12 @@ const RELAY: &[Key] = &[
         "Most payload bytes that one poll reads, unless a single row is larger.",
     ),
     key("poll_idle", Span(1), Default("8ms"), "Longest wait between polls while no rows come."),
+    key(
+        "poll_quiet",
+        Span(1),
+        Default("20ms"),
+        "The same once no row has come for 10 seconds. Set it to `poll_idle` if the first row after a silence must not wait longer.",
+    ),
     key(
         "rescan_min",
         Span(100),
@@ -125,7 +131,7 @@ const RELAY: &[Key] = &[
     key(
         "memory_limit",
         Size(1 << 20),
-        Default("16MiB"),
+        Default("8MiB"),
         "Bytes of rows that were read and not yet moved, for each shard. A shard above it is not polled.",
     ),
     key(

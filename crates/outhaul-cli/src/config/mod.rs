@@ -111,6 +111,16 @@ impl Config {
         )
     }
 
+    /// The topics that routes name in full and deliver to a destination.
+    pub fn topics_of(&self, destination: &str) -> Vec<String> {
+        let routes = self.routes.iter().filter(|(_, to)| to.iter().any(|name| name == destination));
+        let mut topics: Vec<String> =
+            routes.map(|(topic, _)| topic).filter(|topic| !topic.contains('*')).cloned().collect();
+        topics.sort();
+        topics.dedup();
+        topics
+    }
+
     /// The outbox that a command is about: the only one, or the one that `--outbox` names.
     ///
     /// # Errors
@@ -211,7 +221,7 @@ fn from_arguments(url: &str, to: &[String], problems: &mut Problems) -> Vec<(Str
                 problems.at(
                     &Origin::Argument("--to"),
                     &codes::BAD_TARGET,
-                    "it must be file:PATH, stdout: or inbox:URL",
+                    "it must be file:PATH, stdout:, inbox:URL or rocketmq://HOST:PORT",
                 );
                 continue;
             }
@@ -222,6 +232,7 @@ fn from_arguments(url: &str, to: &[String], problems: &mut Problems) -> Vec<(Str
         match kind {
             "file" => entries.push(("path", rest.to_owned())),
             "inbox" => entries.push(("url", rest.to_owned())),
+            "rocketmq" => entries.push(("namesrv", rest.trim_start_matches('/').trim_end_matches('/').to_owned())),
             _ => {}
         }
         destinations.push(table(entries, "--to"));

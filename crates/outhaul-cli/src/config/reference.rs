@@ -18,7 +18,7 @@ nearest known one. All mistakes are told together, each with its line, its code 
 at the databases and destinations too.
 
 Without a file: `--db URL` stands for one `[[outbox]]` named `main`, and `relay --to file:PATH` (or `stdout:`,
-`inbox:URL`) for a `[[destination]]` with a `[[route]]` for every topic.
+`inbox:URL`, `rocketmq://HOST:PORT`) for a `[[destination]]` with a `[[route]]` for every topic.
 
 ```toml
 [[outbox]]

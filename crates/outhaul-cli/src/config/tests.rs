@@ -239,6 +239,10 @@ fn arguments_stand_for_a_file() {
         load_with(Sources { file: None, db: Some("x.db"), to: &to }, vec![], &around).unwrap_err().0[0].code.clone()
     };
     assert_eq!(refused("trail.jsonl"), "OUT-3014");
+    let to = ["rocketmq://a:9876,b:9876".to_owned()];
+    let c = load_with(Sources { file: None, db: Some("sqlite:x.db"), to: &to }, vec![], &around).unwrap();
+    assert_eq!(c.destinations[0].settings["namesrv"], "a:9876,b:9876");
+    assert_eq!(refused("rocketmq://"), "OUT-2003");
     assert_eq!(refused("kafka:x"), "OUT-2001");
 }
 

@@ -7,4 +7,6 @@ mod enqueue;
 mod journey;
 mod program;
 mod relay;
+#[cfg(feature = "sqlite")]
+mod rocketmq;
 mod validate;

@@ -7,11 +7,14 @@ use super::{
 use std::sync::Arc;
 
 use crate::checkpoint::{Checkpoint, ShardOutcome};
-use crate::config::Now;
+use crate::config::{Now, QUIET_AFTER_MS};
 use crate::faults::Fault;
 use crate::intake::{ReadToken, Taken};
 use crate::message::{Epoch, Position, Row, Seq, ShardId};
 use crate::pipeline::Pipeline;
+
+/// While polls are cut by their limit, the resolved mark is asked for so many times less often.
+const BACKLOG_RESOLVES: u64 = 10;
 
 impl Instance {
     pub(super) fn on_recovered(&mut self, now: Now, shard: ShardId, epoch: Epoch, found: Option<Box<Recovered>>) {
@@ -83,11 +86,17 @@ impl Instance {
         }
         let complete = is_poll && shards == self.readable_shards(false);
         self.intake.end(token, complete.then_some(covered));
+        if taken > 0 {
+            self.newest_row_at_us = now.mono_us;
+        }
         if is_poll {
+            let quiet = now.mono_us >= self.newest_row_at_us.saturating_add(QUIET_AFTER_MS * 1_000);
+            let longest_us =
+                if quiet { settings.poll_quiet_us.max(settings.poll_idle_us) } else { settings.poll_idle_us };
             self.poll_wait_us = match (cut, taken) {
                 (true, _) => 0,
                 (false, 1..) => settings.poll_busy_us,
-                (false, 0) => (self.poll_wait_us * 2).clamp(settings.poll_busy_us, settings.poll_idle_us),
+                (false, 0) => (self.poll_wait_us * 2).clamp(settings.poll_busy_us, longest_us),
             };
             self.poll.next_at_us = now.mono_us.saturating_add(self.poll_wait_us);
             self.mark_until_empty(token, complete && !cut);
@@ -168,7 +177,9 @@ impl Instance {
 
     pub(super) fn on_resolved(&mut self, now: Now, seq: Option<Seq>) {
         self.resolve.under_way = false;
-        self.resolve.next_at_us = now.after_ms(self.config.settings.resolve_ms);
+        // Behind a backlog the mark is of little use: a poll that is cut begins above what is known.
+        let behind = if self.poll_wait_us == 0 { BACKLOG_RESOLVES } else { 1 };
+        self.resolve.next_at_us = now.after_ms(self.config.settings.resolve_ms.saturating_mul(behind));
         if let Some(seq) = seq {
             let early = self.config.faults.has(Fault::LateCommitIgnored);
             self.intake.on_resolved(if early { self.intake.newest() } else { seq });

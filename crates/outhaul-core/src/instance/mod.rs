@@ -412,6 +412,8 @@ pub struct Instance {
     poll: Cadence,
     poll_read: Option<(ReadToken, Vec<ShardId>)>,
     poll_wait_us: u64,
+    /// When a read brought a new row last.
+    newest_row_at_us: u64,
     rescan: Cadence,
     rescan_read: Option<(ReadToken, Vec<ShardId>)>,
     resolve: Cadence,
@@ -451,6 +453,7 @@ impl Instance {
             names: config.names(),
             jitter: Jitter::new(config.seed),
             poll_wait_us: config.settings.poll_busy_us,
+            newest_row_at_us: 0,
             config,
             intake: Intake::default(),
             shards: BTreeMap::new(),

@@ -6,5 +6,7 @@
 mod file;
 #[cfg(feature = "inbox")]
 mod inbox;
+#[cfg(feature = "rocketmq")]
+mod rocketmq;
 #[cfg(feature = "file")]
 mod sandbox;

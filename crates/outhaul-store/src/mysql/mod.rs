@@ -23,6 +23,7 @@ mod server;
 mod statement;
 mod values;
 
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
@@ -55,6 +56,8 @@ pub struct MySqlStore {
     other: Slot,
     layout: Mutex<Option<Arc<Layout>>>,
     marks: Mutex<Marks>,
+    /// The last poll found nothing: the next one begins with a cheaper question.
+    idle: AtomicBool,
 }
 
 impl MySqlStore {
@@ -76,6 +79,7 @@ impl MySqlStore {
             other: Slot::new(),
             layout: Mutex::default(),
             marks: Mutex::default(),
+            idle: AtomicBool::new(false),
         };
         let first = store.other.take(&store.dialer).await?;
         first.give_back(Ok(()))?;

@@ -15,7 +15,7 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use tokio_postgres::config::SslMode;
 use tokio_postgres::types::{ToSql, Type};
-use tokio_postgres::{Client, Config, NoTls, Row};
+use tokio_postgres::{Client, Config, NoTls, Row, SimpleQueryMessage};
 
 use super::refusal::{ends_session, refuses_commit, refuses_content, store_error};
 use super::tls;
@@ -305,6 +305,17 @@ impl Link {
         timeout(self.call_limit, what).await.unwrap_or_else(|_| {
             Err(Failure { error: no_answer(self.call_limit), session_over: true, about_content: false, refused: false })
         })
+    }
+
+    /// Whether a transaction, sent as one text, answers with a row. One packet each way.
+    pub(super) async fn has_row(&self, transaction: &str) -> Result<bool, Failure> {
+        self.within(async {
+            // What follows a failed statement is not executed: the transaction would stay open.
+            let failed = |error| Failure { session_over: true, ..Failure::new(&error) };
+            let messages = self.client.simple_query(transaction).await.map_err(failed)?;
+            Ok(messages.iter().any(|m| matches!(m, SimpleQueryMessage::Row(_))))
+        })
+        .await
     }
 
     /// A transaction of statements that only read, in one round trip.

@@ -346,6 +346,7 @@ impl Limits {
             poll_bytes: dice.between((600, 12_000)) as usize,
             poll_busy_us: dice.between((2 * MS, 10 * MS)),
             poll_idle_us,
+            poll_quiet_us: poll_idle_us * 2,
             rescan_min_ms: dice.between((50, 600)),
             rescan_max_ms: dice.between((1_000, 5_000)),
             resolve_ms: dice.between((20, 300)),

@@ -1,6 +1,7 @@
 //! What a message may hold.
 
 use bytes::Bytes;
+use outhaul_sink::Outcome;
 
 use super::{Destination, Messages, assert_holds, deliver, started};
 
@@ -51,7 +52,12 @@ pub async fn anything_comes_back_as_it_was(destination: &dyn Destination) {
     all.push(messages.of(|row| row.key = Some("k".repeat(255))));
     all.push(messages.of(|row| row.created_at_us = 0));
     all.push(messages.of(|row| row.created_at_us = 253_402_300_799_999_999));
+    let (all, beyond): (Vec<_>, Vec<_>) = all.into_iter().partition(|m| destination.takes(m));
     deliver(&*sink, &all).await;
+    for message in beyond {
+        let outcomes = sink.send(sink.slotting().slot(&message), &[message]).await;
+        assert!(matches!(&*outcomes, [Outcome::Rejected(r)] if r.code.starts_with("OUT-")), "{outcomes:?}");
+    }
     assert_holds(destination, &all).await;
     sink.close().await;
 }

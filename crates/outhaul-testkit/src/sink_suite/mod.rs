@@ -65,6 +65,12 @@ pub trait Destination: Reader {
 
     /// Whether it keeps one copy of a message that is sent again.
     fn drops_copies(&self) -> bool;
+
+    /// Whether it can hold such a message at all. What it cannot hold must be refused for good, with a reason.
+    fn takes(&self, message: &Message) -> bool {
+        let _ = message;
+        true
+    }
 }
 
 /// A message as a destination holds it.

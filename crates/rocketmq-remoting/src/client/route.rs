@@ -24,7 +24,9 @@ struct Addresses {
 }
 
 impl TopicRoute {
-    pub(super) fn new(topic: &str, route: Route) -> Self {
+    /// What a name server told of a topic.
+    #[must_use]
+    pub fn new(topic: &str, route: Route) -> Self {
         let mut brokers: BTreeMap<String, Addresses> = BTreeMap::new();
         for broker in &route.broker_datas {
             let addresses = brokers.entry(broker.broker_name.clone()).or_default();

@@ -1,5 +1,4 @@
-//! Against real name servers and brokers, 4.9 and 5.x. Where they are is told by environment variables, see
-//! [`servers`]; a missing one is a failure with its remedy, never a skipped test.
+//! Against real name servers and brokers, 4.9 and 5.x; see [`servers`].
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)]
 
 mod acl;

@@ -1,31 +1,19 @@
-//! Where the servers are.
-//!
-//! | variable | what |
-//! |---|---|
-//! | `OUTHAUL_TEST_ROCKETMQ4_NAMESRV`, `…5_NAMESRV` | `host:port` of a name server with one plain broker |
-//! | `OUTHAUL_TEST_ROCKETMQ4_TLS` | a folder as `tests/make-certificates.sh` makes it, with `ca.pem`, `client.pem`, `client.key` (made by that authority) and `other-ca.pem` (which signed nothing); the 4.9 servers above have a certificate of `ca.pem` for [`TLS_NAME`], and want one of clients (`tls.server.need.client.auth=require`) |
-//! | `OUTHAUL_TEST_ROCKETMQ4_ACL_NAMESRV`, `…5_ACL_NAMESRV` | a name server with one broker that checks accounts |
-//! | `OUTHAUL_TEST_ROCKETMQ4_ACL_ACCOUNTS`, `…5_ACL_ACCOUNTS` | a file with lines `ADMIN_ACCESS_KEY=`, `ADMIN_SECRET_KEY=`, and the same with `APP_` (may send and receive) and `READER_` (may receive) |
-//!
-//! Tests of transactions wait for the broker's checks: `transactionCheckInterval` and `transactionTimeOut` of a few
-//! seconds make them quick.
+//! Where the servers are: the shared brokers that `./dev test` starts, and own ones ([`guarded`]) for what those are not.
+//! A missing variable is a failure with its remedy, never a skipped test.
 
-use std::collections::HashMap;
-use std::env;
 use std::future::Future;
-use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use outhaul_testkit::servers::rocketmq::{Account, OwnRocketMq, RocketMq};
 use rocketmq_remoting::Credentials;
 use rocketmq_remoting::client::{Admin, Client, ClientOptions, Master, Where};
 use rocketmq_remoting::connection::Address;
 use rocketmq_remoting::message::{Message, MessageQueue};
 use rocketmq_remoting::request::CreateTopic;
+use tokio::sync::OnceCell;
 use tokio::time::{Instant, sleep, timeout};
 
-/// The name in the TLS certificate of the 4.9 servers.
-pub const TLS_NAME: &str = "broker.test";
 /// No single step of a test takes longer, unless it waits for the broker's own clockwork.
 pub const LIMIT: Duration = Duration::from_secs(20);
 
@@ -36,18 +24,11 @@ pub enum Server {
     V5,
 }
 
-/// A variable, or a failure that says what to do.
-fn variable(name: &str) -> String {
-    env::var(name).unwrap_or_else(|_| {
-        panic!("{name} is not set: these tests need real RocketMQ servers; see tests/it/servers.rs for what it holds")
-    })
-}
-
 impl Server {
-    fn number(self) -> u8 {
+    pub fn kit(self) -> RocketMq {
         match self {
-            Self::V4 => 4,
-            Self::V5 => 5,
+            Self::V4 => RocketMq::V4,
+            Self::V5 => RocketMq::V5,
         }
     }
 
@@ -55,35 +36,44 @@ impl Server {
         self == Self::V5
     }
 
+    /// For the shared broker.
     pub fn options(self) -> ClientOptions {
-        options(&variable(&format!("OUTHAUL_TEST_ROCKETMQ{}_NAMESRV", self.number())))
+        options(&self.kit().namesrv())
     }
 
     pub fn client(self) -> Client {
         Client::new(self.options())
     }
-
-    pub fn acl_options(self) -> ClientOptions {
-        options(&variable(&format!("OUTHAUL_TEST_ROCKETMQ{}_ACL_NAMESRV", self.number())))
-    }
-
-    /// `admin`, `app` or `reader`.
-    pub fn account(self, who: &str) -> (String, String) {
-        let file = variable(&format!("OUTHAUL_TEST_ROCKETMQ{}_ACL_ACCOUNTS", self.number()));
-        let text = std::fs::read_to_string(&file).unwrap_or_else(|e| panic!("{file}: {e}"));
-        let lines: HashMap<&str, &str> = text.lines().filter_map(|line| line.split_once('=')).collect();
-        let of = |what: &str| lines[format!("{}_{what}", who.to_uppercase()).as_str()].to_owned();
-        (of("ACCESS_KEY"), of("SECRET_KEY"))
-    }
-
-    pub fn acl_client(self, who: &str) -> Client {
-        let (access_key, secret_key) = self.account(who);
-        Client::new(self.acl_options().credentials(Credentials::new(access_key, secret_key)))
-    }
 }
 
-pub fn tls_folder() -> PathBuf {
-    variable("OUTHAUL_TEST_ROCKETMQ4_TLS").into()
+/// A broker that checks accounts, that wants a certificate of whoever speaks TLS, and that asks about half messages after
+/// two seconds instead of minutes. On 5.x it has a slave. One for all tests of the process.
+pub async fn guarded(server: Server) -> &'static OwnRocketMq {
+    static V4: OnceCell<&OwnRocketMq> = OnceCell::const_new();
+    static V5: OnceCell<&OwnRocketMq> = OnceCell::const_new();
+    // 5.x writes down what was ended once in an interval: a check before that asks about what is over.
+    const V4_SETTINGS: [&str; 4] = ["acl", "tls-client", "transactionCheckInterval=1000", "transactionTimeOut=2000"];
+    const V5_SETTINGS: [&str; 2] = ["slave", "transactionOpBatchInterval=200"];
+    let (cell, settings) = match server {
+        Server::V4 => (&V4, V4_SETTINGS.to_vec()),
+        Server::V5 => (&V5, [&V4_SETTINGS[..], &V5_SETTINGS].concat()),
+    };
+    let start = async || OwnRocketMq::start(server.kit(), &settings).await.until_this_process_ends();
+    cell.get_or_init(start).await
+}
+
+/// For the [`guarded`] broker, without an account.
+pub async fn guarded_options(server: Server) -> ClientOptions {
+    options(guarded(server).await.namesrv())
+}
+
+/// A client of the [`guarded`] broker.
+pub async fn guarded_client(server: Server, account: Account) -> Client {
+    Client::new(guarded_options(server).await.credentials(credentials(account)))
+}
+
+pub fn credentials(account: Account) -> Credentials {
+    Credentials::new(account.access_key, account.secret_key)
 }
 
 pub fn options(name_servers: &str) -> ClientOptions {
@@ -102,19 +92,19 @@ pub fn now_ms() -> i64 {
     i64::try_from(since.as_millis()).unwrap()
 }
 
-/// A topic of the test's own, with its queues.
+/// A topic of the test's own, with its queues: so many on each master.
 pub async fn topic(client: &Client, what: &str, queues: u16) -> (String, Vec<MessageQueue>) {
     let topic = fresh(what);
     Admin::new(client).create_topic(&CreateTopic::new(&topic, queues), &Where::Everywhere).await.unwrap();
     let route = client.route(&topic).await.unwrap();
-    assert_eq!(route.queues().len(), usize::from(queues));
+    assert_eq!(route.queues().len(), usize::from(queues) * route.brokers().count());
     (topic, route.queues().to_vec())
 }
 
 /// The only master.
 pub async fn master(client: &Client) -> Master {
     let mut masters = Admin::new(client).masters(None).await.unwrap();
-    assert_eq!(masters.len(), 1, "these tests want one broker");
+    assert_eq!(masters.len(), 1, "one master");
     masters.remove(0)
 }
 

@@ -2,18 +2,19 @@
 
 use std::time::Duration;
 
+use outhaul_testkit::servers::rocketmq::Account;
 use rocketmq_remoting::Error;
 use rocketmq_remoting::client::{
     Admin, CheckBack, CheckBacks, Client, Consumer, PullOptions, SendOptions, TransactionalProducer,
 };
 use rocketmq_remoting::message::{MessageError, MessageQueue};
 use rocketmq_remoting::request::Resolution;
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, MutexGuard};
 use tokio::time::timeout;
 
 use crate::on_both;
 use crate::send::read_all;
-use crate::servers::{LIMIT, Server, eventually, fresh, master_address, message, topic, within};
+use crate::servers::{LIMIT, Server, eventually, fresh, guarded_client, master_address, message, topic, within};
 
 on_both!(
     a_commit_delivers_and_a_rollback_does_not,
@@ -22,8 +23,17 @@ on_both!(
     two_of_a_client_and_strange_halfs_are_refused,
 );
 
-/// Settings that these tests change are the whole broker's.
-static ONE_AT_A_TIME: Mutex<()> = Mutex::const_new(());
+/// Settings that these tests change are the whole broker's: one test at a time.
+async fn turn(server: Server) -> MutexGuard<'static, ()> {
+    static V4: Mutex<()> = Mutex::const_new(());
+    static V5: Mutex<()> = Mutex::const_new(());
+    if server.is_5() { V5.lock().await } else { V4.lock().await }
+}
+
+/// Who sends, and who administers.
+async fn clients(server: Server) -> (Client, Client) {
+    (guarded_client(server, Account::APP).await, guarded_client(server, Account::ADMIN).await)
+}
 
 /// How long a broker may take until it asks about a half.
 async fn check_limit(client: &Client) -> Duration {
@@ -57,19 +67,19 @@ async fn stored_keys(client: &Client, queue: &MessageQueue) -> Vec<String> {
 }
 
 async fn a_commit_delivers_and_a_rollback_does_not(server: Server) {
-    let _turn = ONE_AT_A_TIME.lock().await;
-    let client = server.client();
-    let (topic, queues) = topic(&client, "tx", 2).await;
+    let _turn = turn(server).await;
+    let (client, operator) = clients(server).await;
+    let (topic, queues) = topic(&operator, "tx", 2).await;
     let (producer, _checks) = start(&client, &fresh("group")).await;
     assert_eq!(producer.registered_with(), [master_address(&client).await]);
     let options = SendOptions::default();
     let committed = producer.half(&queues[1], &message(&topic, "committed", "x"), &options).await.unwrap();
     let dropped = producer.half(&queues[1], &message(&topic, "dropped", "x"), &options).await.unwrap();
     assert_eq!((committed.unique_key(), committed.sent.answer.queue_id), ("committed", 1));
-    assert_eq!(client.max_offset(&queues[1]).await.unwrap(), 0);
+    assert_eq!(operator.max_offset(&queues[1]).await.unwrap(), 0);
     producer.end(&committed, Resolution::Commit, None).await.unwrap();
     producer.end(&dropped, Resolution::Rollback, None).await.unwrap();
-    assert_eq!(stored_keys(&client, &queues[1]).await, ["committed"]);
+    assert_eq!(stored_keys(&operator, &queues[1]).await, ["committed"]);
 
     // Nothing has to be waited for, so nothing tells when it was handled.
     producer.end(&committed, Resolution::Unknown, None).await.unwrap();
@@ -82,13 +92,13 @@ async fn a_commit_delivers_and_a_rollback_does_not(server: Server) {
 }
 
 async fn a_restarted_group_is_asked_about_what_was_left_open(server: Server) {
-    let _turn = ONE_AT_A_TIME.lock().await;
-    let client = server.client();
+    let _turn = turn(server).await;
+    let (client, operator) = clients(server).await;
     let limit = check_limit(&client).await;
-    let (topic, queues) = topic(&client, "check", 1).await;
+    let (topic, queues) = topic(&operator, "check", 1).await;
     let group = fresh("group");
     {
-        let first = server.client();
+        let first = guarded_client(server, Account::APP).await;
         let (producer, _checks) = start(&first, &group).await;
         for key in ["to commit", "to roll back"].map(|key| key.replace(' ', "_")) {
             producer.half(&queues[0], &message(&topic, &key, "body"), &SendOptions::default()).await.unwrap();
@@ -114,16 +124,16 @@ async fn a_restarted_group_is_asked_about_what_was_left_open(server: Server) {
         }
     };
     timeout(limit, answering).await.expect("the broker did not ask");
-    assert_eq!(stored_keys(&client, &queues[0]).await, ["to_commit"]);
+    assert_eq!(stored_keys(&operator, &queues[0]).await, ["to_commit"]);
     assert_eq!(client.counters().values().pushes_dropped, 0);
 }
 
 async fn a_half_that_was_given_up_is_taken_back(server: Server) {
-    let _turn = ONE_AT_A_TIME.lock().await;
-    let client = server.client();
+    let _turn = turn(server).await;
+    let (client, operator) = clients(server).await;
     let limit = check_limit(&client).await;
-    let (admin, address) = (Admin::new(&client), master_address(&client).await);
-    let (topic, queues) = topic(&client, "parked", 1).await;
+    let (admin, address) = (Admin::new(&operator), master_address(&operator).await);
+    let (topic, queues) = topic(&operator, "parked", 1).await;
     let key = fresh("key");
     let (producer, mut checks) = start(&client, &fresh("group")).await;
     let before = admin.broker_config(&address, &["transactionCheckMax"]).await.unwrap();
@@ -137,10 +147,10 @@ async fn a_half_that_was_given_up_is_taken_back(server: Server) {
     asked_once.answer(Resolution::Unknown, LIMIT).await.unwrap();
 
     let parking = MessageQueue { topic: "TRANS_CHECK_MAX_TIME_TOPIC".into(), ..queues[0].clone() };
-    let consumer = Consumer::new(&client, "it").unwrap();
+    let consumer = Consumer::new(&operator, "it").unwrap();
     let copy = eventually("given up", limit, || async {
         // The topic does not exist before the first half that is given up.
-        client.refresh_route(&parking.topic).await.ok()?;
+        operator.refresh_route(&parking.topic).await.ok()?;
         let mut reader = consumer
             .read(
                 &parking,
@@ -149,7 +159,7 @@ async fn a_half_that_was_given_up_is_taken_back(server: Server) {
             )
             .await
             .ok()?;
-        let end = client.max_offset(&parking).await.ok()?;
+        let end = operator.max_offset(&parking).await.ok()?;
         while reader.offset() < end {
             let read = reader.next().await.ok()?;
             if let Some(copy) = read.messages.into_iter().find(|m| m.unique_key() == Some(&key)) {
@@ -163,12 +173,12 @@ async fn a_half_that_was_given_up_is_taken_back(server: Server) {
     admin.resume_half(copy.offset_id()).await.unwrap();
     let asked_again = asked(&mut checks, &key, limit).await;
     asked_again.answer(Resolution::Commit, LIMIT).await.unwrap();
-    assert_eq!(within(stored_keys(&client, &queues[0])).await, [key]);
+    assert_eq!(within(stored_keys(&operator, &queues[0])).await, [key]);
 }
 
 async fn two_of_a_client_and_strange_halfs_are_refused(server: Server) {
-    let client = server.client();
-    let (topic, queues) = topic(&client, "strange", 1).await;
+    let (client, operator) = clients(server).await;
+    let (topic, queues) = topic(&operator, "strange", 1).await;
     let group = fresh("group");
     let (producer, checks) = start(&client, &group).await;
     let second = TransactionalProducer::start(&client, &group, LIMIT).await;
@@ -183,7 +193,7 @@ async fn two_of_a_client_and_strange_halfs_are_refused(server: Server) {
 
     let half = producer.half(&queues[0], &message(&topic, "u", "x"), &options).await.unwrap();
     producer.end(&half, Resolution::Rollback, None).await.unwrap();
-    assert_eq!(client.max_offset(&queues[0]).await.unwrap(), 0);
+    assert_eq!(operator.max_offset(&queues[0]).await.unwrap(), 0);
 
     drop(checks);
     producer.stop().await;

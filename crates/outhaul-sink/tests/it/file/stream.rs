@@ -35,7 +35,7 @@ fn lines_on_standard_output() {
     if inside().is_some() {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         return runtime.block_on(async {
-            let sink = outhaul_sink::make("stdout", "out", serde_json::json!({})).unwrap();
+            let sink = outhaul_sink::make("stdout", "out", serde_json::json!({}), None).unwrap();
             let info = sink.start().await.unwrap();
             assert_eq!((info.level, info.warnings.len()), (AckLevel::Received, 1));
             println!();

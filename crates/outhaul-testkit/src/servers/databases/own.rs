@@ -2,22 +2,15 @@
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
-use std::time::Duration;
 
-use super::{
-    Flavour, Leftover, TestDatabase, address_of, make_database, random_name, scratch, variable, with_database,
-};
-
-/// Limit of one act of the service script: a first start takes seconds, a stop at most one minute.
-const ACT_LIMIT: Duration = Duration::from_secs(180);
+use super::{Flavour, Leftover, TestDatabase, address_of, make_database, with_database};
+use crate::servers::script::Script;
 
 /// A database server of this test alone, with its data on disk and every commit made durable. It is killed and deleted
 /// when dropped.
 #[derive(Debug)]
 pub struct OwnServer {
-    script: PathBuf,
-    folder: PathBuf,
+    script: Script,
     flavour: Flavour,
     url: String,
 }
@@ -30,15 +23,9 @@ impl OwnServer {
     /// `OUTHAUL_TEST_SERVICES` is missing, the flavour is SQLite, or the server does not start.
     pub async fn start(flavour: Flavour, settings: &[&str]) -> Self {
         assert!(flavour != Flavour::Sqlite, "SQLite has no server");
-        let script = PathBuf::from(variable("OUTHAUL_TEST_SERVICES"));
-        let folder = scratch(&format!("own-{}-{}", flavour.name(), random_name()));
-        // Made before the start, so that a failed one is tidied up too.
-        let mut server = Self { script, folder, flavour, url: String::new() };
-        let folder = server.folder.display().to_string();
-        let mut arguments = vec!["start", flavour.name(), &folder];
-        arguments.extend(settings);
-        server.url = server.run(&arguments).await;
-        server
+        let script = Script::new("OUTHAUL_TEST_SERVICES", flavour.name());
+        let url = script.run(&["start", flavour.name()], settings).await;
+        Self { script, flavour, url }
     }
 
     /// What it is.
@@ -58,13 +45,13 @@ impl OwnServer {
 
     /// Where all of it is: its log is the file `log`.
     pub fn folder(&self) -> &Path {
-        &self.folder
+        self.script.folder()
     }
 
     /// The authority that signed the certificate of a server started with `"tls"`: good for 127.0.0.1 and localhost.
     /// The tests' MySQL (8.0.15) offers no key exchange that rustls knows; for TLS in MySQL's protocol take MariaDB.
     pub fn ca_file(&self) -> PathBuf {
-        self.folder.join("ca.pem")
+        self.folder().join("ca.pem")
     }
 
     /// A fresh database on this server. It goes away with the server, not before.
@@ -104,29 +91,6 @@ impl OwnServer {
     }
 
     async fn act(&self, verb: &str) {
-        self.run(&[verb, &self.folder.display().to_string()]).await;
-    }
-
-    /// Runs the service script; the last line that it printed.
-    async fn run(&self, arguments: &[&str]) -> String {
-        let mut command = tokio::process::Command::new(&self.script);
-        command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let output = tokio::time::timeout(ACT_LIMIT, command.output()).await;
-        let output = output.expect("the service script did not end in time").expect("the service script runs");
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "{} {}: {said}", self.flavour.name(), arguments.first().unwrap_or(&""));
-        String::from_utf8_lossy(&output.stdout).lines().last().unwrap_or_default().to_owned()
-    }
-}
-
-impl Drop for OwnServer {
-    fn drop(&mut self) {
-        if self.folder.join("service").exists() {
-            let mut command = std::process::Command::new(&self.script);
-            command.arg("remove").arg(&self.folder).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-            _ = command.status();
-        } else {
-            _ = std::fs::remove_dir_all(&self.folder);
-        }
+        self.script.run(&[verb], &[]).await;
     }
 }

@@ -1,0 +1,284 @@
+//! The brokers, as the last start saw them.
+
+use std::collections::{BTreeMap, HashSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use outhaul_core::message::ShardId;
+use outhaul_core::receipt::Reason;
+use rocketmq_remoting::client::{Admin, Client, Master, Producer, Where};
+use rocketmq_remoting::request::CreateTopic;
+use rocketmq_remoting::{Error, ResponseCode};
+use tokio::task::JoinSet;
+
+use super::broker::Broker;
+use super::config::{OnMissingBroker, RocketMqConfig};
+use super::outcome::{describe, start_error};
+use super::queues::{Queues, Topics};
+use crate::codes::SinkCode;
+use crate::sink::SinkError;
+
+/// How long a start waits for a broker that did not answer last time: its channel goes on trying by itself.
+const DEAD_BROKER_WAIT: Duration = Duration::from_millis(150);
+/// How long a start waits for one that answered last time.
+const KNOWN_BROKER_WAIT: Duration = Duration::from_millis(600);
+
+/// The client and what it knows.
+pub(super) struct Cluster {
+    pub(super) client: Client,
+    pub(super) producer: Producer,
+    pub(super) admin: Admin,
+    topics: Topics,
+    /// By name.
+    brokers: Mutex<BTreeMap<String, Entry>>,
+    creating: tokio::sync::Mutex<()>,
+    /// Shards and brokers of which all receipts that were shown so far are forgotten.
+    pub(super) unsure: Mutex<HashSet<(ShardId, String)>>,
+}
+
+#[derive(Clone, Debug)]
+struct Entry {
+    master: Master,
+    /// Err: why it cannot be used.
+    broker: Result<Arc<Broker>, Reason>,
+    /// The last that could.
+    before: Option<Arc<Broker>>,
+}
+
+/// What a start found.
+#[derive(Debug, Default)]
+pub(super) struct Looked {
+    /// All that can be used.
+    pub(super) up: Vec<Arc<Broker>>,
+    /// Those of `up` that were not looked at before, or over another connection.
+    pub(super) new: Vec<Arc<Broker>>,
+    /// Sentences on those that cannot be used and could before.
+    pub(super) lost: Vec<String>,
+}
+
+/// Why a topic has no queues.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum NoQueues {
+    /// Somebody has to be up again.
+    Down(Reason),
+    /// The topic is not there.
+    Topic(Reason),
+}
+
+impl Cluster {
+    pub(super) fn new(config: &RocketMqConfig) -> Result<Self, SinkError> {
+        let client = Client::new(config.client_options()?);
+        let producer = Producer::new(&client, &config.producer_group)
+            .map_err(|e| SinkError::of(SinkCode::Settings, format!("`producer_group`: {e}")))?;
+        Ok(Self {
+            admin: Admin::new(&client),
+            client,
+            producer,
+            topics: Topics::new(config.on_missing_broker),
+            brokers: Mutex::default(),
+            creating: tokio::sync::Mutex::default(),
+            unsure: Mutex::default(),
+        })
+    }
+
+    fn brokers(&self) -> MutexGuard<'_, BTreeMap<String, Entry>> {
+        self.brokers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Looks at every master: those that are connected as before stay as they are.
+    pub(super) async fn look(&self, config: &RocketMqConfig) -> Result<Looked, SinkError> {
+        let masters = self.masters(config).await?;
+        let known = self.brokers().clone();
+        let mut looking = JoinSet::new();
+        for master in masters {
+            let channel = self.client.channel(&master.address);
+            let entry = known.get(&master.broker_name);
+            let before = entry.and_then(|e| e.before.clone());
+            let limit = match entry {
+                None => config.request_limit().mul_f64(0.8),
+                Some(Entry { broker: Ok(_), .. }) => KNOWN_BROKER_WAIT.min(config.request_limit()),
+                Some(_) => DEAD_BROKER_WAIT,
+            };
+            let most = config.max_in_flight;
+            looking.spawn(async move {
+                let broker = Broker::look(&master, channel, before, most, limit).await;
+                (master, broker)
+            });
+        }
+        let mut looked = Looked::default();
+        let mut failure = None;
+        while let Some(done) = looking.join_next().await {
+            let Ok((master, broker)) = done else { continue };
+            let before = known.get(&master.broker_name);
+            match &broker {
+                Ok(broker) => {
+                    let same = |e: &Entry| e.broker.as_ref().is_ok_and(|b| Arc::ptr_eq(b, broker));
+                    if !before.is_some_and(same) {
+                        looked.new.push(broker.clone());
+                    }
+                    looked.up.push(broker.clone());
+                }
+                Err(error) => {
+                    let what = format!("broker {} at {}", master.broker_name, master.address);
+                    if before.is_none_or(|e| e.broker.is_ok()) {
+                        looked.lost.push(format!("{what} cannot be used: {}", describe(error)));
+                    }
+                    failure = Some(start_error(&what, error));
+                }
+            }
+            self.keep(master, broker);
+        }
+        looked.up.sort_by(|a, b| a.facts.name.cmp(&b.facts.name));
+        looked.new.sort_by(|a, b| a.facts.name.cmp(&b.facts.name));
+        match failure {
+            Some(failure) if looked.up.is_empty() => Err(failure),
+            _ => Ok(looked),
+        }
+    }
+
+    fn keep(&self, master: Master, broker: Result<Arc<Broker>, Error>) {
+        let mut brokers = self.brokers();
+        let before = brokers.get(&master.broker_name).and_then(|e| e.before.clone());
+        let entry = match broker {
+            Ok(broker) => Entry { master, before: Some(broker.clone()), broker: Ok(broker) },
+            Err(error) => {
+                let error = start_error(&format!("broker {}", master.broker_name), &error);
+                Entry { master, before, broker: Err(Reason::new(error.code, error.message)) }
+            }
+        };
+        brokers.insert(entry.master.broker_name.clone(), entry);
+    }
+
+    /// The masters that the name servers list, and those that they listed before.
+    async fn masters(&self, config: &RocketMqConfig) -> Result<Vec<Master>, SinkError> {
+        let cluster = Some(&*config.cluster).filter(|name| !name.is_empty());
+        let mut masters: BTreeMap<String, Master> =
+            self.brokers().iter().map(|(name, entry)| (name.clone(), entry.master.clone())).collect();
+        match self.admin.masters(cluster).await {
+            Ok(listed) => masters.extend(listed.into_iter().map(|m| (m.broker_name.clone(), m))),
+            Err(error) if masters.is_empty() => {
+                return Err(start_error(&format!("name servers {}", config.namesrv.join(", ")), &error));
+            }
+            // The brokers themselves may well be there.
+            Err(error) => tracing::warn!(error = describe(&error), "no name server answers; brokers as last known"),
+        }
+        if masters.is_empty() {
+            let of = cluster.map(|name| format!(" of cluster {name}")).unwrap_or_default();
+            let what = format!("name servers {} list no master{of}", config.namesrv.join(", "));
+            return Err(SinkError::of(SinkCode::RocketMqUnreachable, what));
+        }
+        Ok(masters.into_values().collect())
+    }
+
+    /// A broker that can be used, or why it cannot.
+    pub(super) fn broker(&self, name: &str) -> Result<Arc<Broker>, Reason> {
+        match self.brokers().get(name) {
+            Some(entry) => entry.broker.clone(),
+            None => Err(Reason::new(
+                SinkCode::RocketMqUnreachable.code(),
+                format!(
+                    "broker {name} is not listed by the name servers (yet, or any more); its keys wait for it, unless \
+                     on_missing_broker = \"rehash\""
+                ),
+            )),
+        }
+    }
+
+    /// One broker that is known and cannot be used, if there is any.
+    fn missing(&self) -> Option<String> {
+        self.brokers().iter().find(|(_, entry)| entry.broker.is_err()).map(|(name, _)| name.clone())
+    }
+
+    /// The queues of a topic; creates it where that is wanted.
+    pub(super) async fn queues(&self, topic: &str, config: &RocketMqConfig) -> Result<Arc<Queues>, NoQueues> {
+        let error = match self.client.route(topic).await {
+            Ok(route) => {
+                let queues = self.topics.queues(&route);
+                if queues.iter().next().is_some() {
+                    return Ok(queues);
+                }
+                // Closed for writing, by what is remembered: perhaps it was opened again.
+                match self.client.refresh_route(topic).await {
+                    Ok(route) => return Ok(self.topics.queues(&route)),
+                    Err(error) => error,
+                }
+            }
+            Err(error) => error,
+        };
+        if error.refused_with() != Some(ResponseCode::TopicNotExist) {
+            let failed = start_error(&format!("route of topic {topic}"), &error);
+            return Err(NoQueues::Down(Reason::new(failed.code, failed.message)));
+        }
+        if config.create_topics {
+            return self.create(topic, config).await;
+        }
+        let reason = |text: String| Reason::new(SinkCode::RocketMqTopic.code(), text);
+        match self.missing() {
+            // What a name server says of a topic whose only broker is down is the same.
+            Some(broker) => Err(NoQueues::Down(reason(format!(
+                "no name server lists topic {topic}; broker {broker}, which may have it, is down"
+            )))),
+            None => Err(NoQueues::Topic(reason(format!("topic {topic} does not exist")))),
+        }
+    }
+
+    /// Creates a topic on every broker of the cluster.
+    pub(super) async fn create(&self, topic: &str, config: &RocketMqConfig) -> Result<Arc<Queues>, NoQueues> {
+        let _one_at_a_time = self.creating.lock().await;
+        let up: Vec<_> = self.brokers().values().filter_map(|e| e.broker.as_ref().ok().cloned()).collect();
+        if let Ok(route) = self.client.route(topic).await
+            && up.iter().all(|b| route.as_told().queue_datas.iter().any(|data| data.broker_name == b.facts.name))
+        {
+            return Ok(self.topics.queues(&route));
+        }
+        if let Some(broker) = self.missing() {
+            let text = format!("topic {topic} is created once broker {broker}, which may have it, is back");
+            return Err(NoQueues::Down(Reason::new(SinkCode::RocketMqTopic.code(), text)));
+        }
+        let place = Where::Brokers(up.iter().map(|b| b.address.clone()).collect());
+        let create = CreateTopic::new(topic, config.queues);
+        match self.admin.create_topic(&create, &place).await {
+            Ok(()) => tracing::info!(topic, queues = config.queues, brokers = up.len(), "topic created"),
+            Err(error) => {
+                let failed = start_error(&format!("creating topic {topic}"), &error);
+                return Err(NoQueues::Topic(Reason::new(failed.code, failed.message)));
+            }
+        }
+        match self.client.route(topic).await {
+            Ok(route) => Ok(self.topics.queues(&route)),
+            Err(error) => {
+                let failed = start_error(&format!("route of topic {topic}"), &error);
+                Err(NoQueues::Down(Reason::new(failed.code, failed.message)))
+            }
+        }
+    }
+
+    /// Creates a topic on a broker that does not have it although others do: its store was put back, or it is new.
+    pub(super) async fn create_on(&self, topic: &str, config: &RocketMqConfig, broker: &Broker) -> bool {
+        let _one_at_a_time = self.creating.lock().await;
+        let create = CreateTopic::new(topic, config.queues);
+        let place = Where::Brokers(vec![broker.address.clone()]);
+        match self.admin.create_topic(&create, &place).await {
+            Ok(()) => {
+                tracing::warn!(topic, broker = broker.facts.name, "topic created where it was missing");
+                true
+            }
+            Err(error) => {
+                tracing::warn!(topic, broker = broker.facts.name, error = describe(&error), "topic not created");
+                false
+            }
+        }
+    }
+
+    /// All brokers by name: those that can be used, and why others cannot.
+    pub(super) fn all(&self) -> Vec<(String, Result<Arc<Broker>, Reason>)> {
+        self.brokers().iter().map(|(name, entry)| (name.clone(), entry.broker.clone())).collect()
+    }
+
+    /// A receipt tells of a queue whose broker may not be listed now.
+    pub(super) fn remember(&self, topic: &str, broker: &str, queue_id: i32, policy: OnMissingBroker) {
+        if policy == OnMissingBroker::Wait {
+            self.topics.remember(topic, broker, queue_id);
+        }
+    }
+}

@@ -1,0 +1,448 @@
+//! One call of `send`: from a slot's messages to requests, and from answers to outcomes.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+use outhaul_core::message::Message as OutboxMessage;
+use outhaul_core::receipt::{Outcome, Reason};
+use rocketmq_remoting::Error;
+use rocketmq_remoting::client::{SendOptions, Sent};
+use rocketmq_remoting::message::{BatchBuilder, Message, MessageError, MessageQueue, check_topic_for_sending};
+use rocketmq_remoting::request::SendStatus;
+use tokio::time::{Instant, sleep, timeout_at};
+
+use super::broker::Broker;
+use super::cluster::{Cluster, NoQueues};
+use super::config::RocketMqConfig;
+use super::envelope::{refused, seal};
+use super::outcome::{Verdict, behind, judge, stored};
+use super::plan::{Group, waves};
+use super::queues::Queues;
+use super::window::Load;
+use crate::clock::now_us;
+use crate::codes::SinkCode;
+
+/// The most bytes of a batch, whatever the broker takes.
+const MAX_BATCH_BYTES: usize = 1024 * 1024;
+/// The first wait after SYSTEM_BUSY; it doubles.
+const BUSY_PAUSE: Duration = Duration::from_millis(10);
+
+/// Where a message is to go.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Aim {
+    Queue(MessageQueue),
+    /// Nowhere, for the same reason as others with this number.
+    Nowhere(usize),
+}
+
+/// A batch under way.
+pub(super) struct Delivery<'a> {
+    cluster: &'a Cluster,
+    config: &'a RocketMqConfig,
+    messages: &'a [Arc<OutboxMessage>],
+    deadline: Instant,
+}
+
+/// Outcomes by index.
+type Settled = Vec<(usize, Outcome)>;
+
+/// Messages of a queue that go in one request.
+struct Parcel {
+    indexes: Vec<usize>,
+    messages: Vec<Message>,
+}
+
+/// Delivers a batch; one outcome a message.
+pub(super) async fn deliver(
+    cluster: &Cluster,
+    config: &RocketMqConfig,
+    messages: &[Arc<OutboxMessage>],
+) -> Vec<Outcome> {
+    let deadline = Instant::now() + config.request_limit();
+    Delivery { cluster, config, messages, deadline }.run().await
+}
+
+impl<'a> Delivery<'a> {
+    async fn run(&self) -> Vec<Outcome> {
+        let mut reasons: Vec<Outcome> = Vec::new();
+        let aims = self.aims(&mut reasons).await;
+        let key = |index: usize| self.messages.get(index).and_then(|m| m.key.as_deref());
+        let waves = waves(aims.len(), |index| (aims.get(index).cloned().unwrap_or(Aim::Nowhere(0)), key(index)));
+        let mut held: HashSet<&'a str> = HashSet::new();
+        let mut outcomes: Vec<Option<Outcome>> = vec![None; self.messages.len()];
+        for wave in waves {
+            let groups = wave.into_iter().map(|group| self.group(group, &reasons, &held));
+            let settled: Settled = all(groups).await.into_iter().flatten().collect();
+            for (index, outcome) in settled {
+                if !matches!(outcome, Outcome::Delivered(_)) {
+                    held.extend(self.key(index));
+                }
+                if let Some(place) = outcomes.get_mut(index) {
+                    *place = Some(outcome);
+                }
+            }
+        }
+        outcomes.into_iter().map(|outcome| outcome.unwrap_or_else(behind)).collect()
+    }
+
+    fn key(&self, index: usize) -> Option<&'a str> {
+        self.messages.get(index).and_then(|m| m.key.as_deref())
+    }
+
+    /// Where each message is to go.
+    async fn aims(&self, reasons: &mut Vec<Outcome>) -> Vec<Aim> {
+        let mut topics: HashMap<&str, Result<Arc<Queues>, Aim>> = HashMap::new();
+        let mut aims = Vec::with_capacity(self.messages.len());
+        for message in self.messages {
+            let queues = match topics.get(message.topic.as_str()) {
+                Some(known) => known.clone(),
+                None => {
+                    let found = self.queues(&message.topic).await.map_err(|outcome| {
+                        reasons.push(outcome);
+                        Aim::Nowhere(reasons.len() - 1)
+                    });
+                    topics.insert(&message.topic, found.clone());
+                    found
+                }
+            };
+            aims.push(match queues {
+                Err(nowhere) => nowhere,
+                Ok(queues) => match queues.of(message.key.as_deref(), message.position.0) {
+                    Some(queue) => Aim::Queue(queue.clone()),
+                    None => {
+                        let text = format!("topic {} has no queue that can be written to", message.topic);
+                        let reason = Reason::new(SinkCode::RocketMqTopic.code(), text);
+                        reasons.push(Outcome::Retry { reason, after_ms: None });
+                        Aim::Nowhere(reasons.len() - 1)
+                    }
+                },
+            });
+        }
+        aims
+    }
+
+    async fn queues(&self, topic: &str) -> Result<Arc<Queues>, Outcome> {
+        let topic = format!("{}{topic}", self.config.topic_prefix);
+        if let Err(error) = check_topic_for_sending(&topic) {
+            return Err(Outcome::Rejected(refused(&error)));
+        }
+        let found = timeout_at(self.deadline, self.cluster.queues(&topic, self.config)).await;
+        let slow = || {
+            let text = format!("no route of topic {topic} within {} ms", self.config.request_limit_ms);
+            NoQueues::Down(Reason::new(SinkCode::RocketMqUnreachable.code(), text))
+        };
+        found.unwrap_or_else(|_| Err(slow())).map_err(|why| match why {
+            NoQueues::Down(reason) => Outcome::DestinationDown(reason),
+            NoQueues::Topic(reason) => Outcome::Retry { reason, after_ms: None },
+        })
+    }
+
+    /// Delivers the messages of one queue, in their order.
+    async fn group(&self, group: Group<Aim>, reasons: &[Outcome], held: &HashSet<&'a str>) -> Settled {
+        let queue = match group.queue {
+            Aim::Queue(queue) => queue,
+            Aim::Nowhere(number) => {
+                let outcome = reasons.get(number).cloned().unwrap_or_else(behind);
+                return self.nowhere(group.indexes, &outcome, held);
+            }
+        };
+        match self.cluster.broker(&queue.broker_name) {
+            Ok(broker) => {
+                let held = held.clone();
+                let mut line = Line { delivery: self, queue, broker, held, settled: Vec::new(), created: false };
+                line.run(group.indexes.into()).await;
+                line.settled
+            }
+            Err(reason) => self.nowhere(group.indexes, &Outcome::DestinationDown(reason), held),
+        }
+    }
+
+    /// One outcome for all. What is said of a message itself stays behind what is held.
+    fn nowhere(&self, indexes: Vec<usize>, outcome: &Outcome, held: &HashSet<&'a str>) -> Settled {
+        let mut held = held.clone();
+        let mut settled = Vec::with_capacity(indexes.len());
+        for index in indexes {
+            let key = self.key(index);
+            let is_held = key.is_some_and(|key| held.contains(key));
+            let down = matches!(outcome, Outcome::DestinationDown(_));
+            settled.push((index, if is_held && !down { behind() } else { outcome.clone() }));
+            held.extend(key);
+        }
+        settled
+    }
+}
+
+/// The messages of one queue on their way.
+struct Line<'a, 'd> {
+    delivery: &'d Delivery<'a>,
+    queue: MessageQueue,
+    broker: Arc<Broker>,
+    held: HashSet<&'a str>,
+    settled: Settled,
+    /// Whether the topic was created in this call.
+    created: bool,
+}
+
+/// How it goes on after a parcel.
+enum After {
+    /// With the next.
+    Next,
+    /// With these two before the next: the broker did not take them together.
+    Halves(Parcel, Parcel),
+    /// With the same again: what was in its way is gone.
+    Again(Parcel),
+    /// Not at all: this is said of the rest.
+    Stop(Outcome),
+}
+
+impl<'a> Line<'a, '_> {
+    async fn run(&mut self, mut todo: VecDeque<usize>) {
+        // Parcels that are made already, the next one last.
+        let mut made: Vec<Parcel> = Vec::new();
+        loop {
+            let parcel = match made.pop() {
+                Some(parcel) => self.without_held(parcel),
+                None => match self.next(&mut todo) {
+                    Some(parcel) => parcel,
+                    None => return,
+                },
+            };
+            if parcel.indexes.is_empty() {
+                continue;
+            }
+            match self.send(parcel).await {
+                After::Next => {}
+                After::Halves(first, second) => made.extend([second, first]),
+                After::Again(parcel) => made.push(parcel),
+                After::Stop(outcome) => {
+                    let rest: Vec<usize> =
+                        made.into_iter().rev().flat_map(|parcel| parcel.indexes).chain(todo.drain(..)).collect();
+                    let rest = self.delivery.nowhere(rest, &outcome, &self.held);
+                    self.settled.extend(rest);
+                    return;
+                }
+            }
+        }
+    }
+
+    fn settle(&mut self, index: usize, outcome: Outcome) {
+        if !matches!(outcome, Outcome::Delivered(_)) {
+            self.held.extend(self.delivery.key(index));
+        }
+        self.settled.push((index, outcome));
+    }
+
+    fn is_held(&self, index: usize) -> bool {
+        self.delivery.key(index).is_some_and(|key| self.held.contains(key))
+    }
+
+    /// The next messages that can go together. What cannot go at all is settled.
+    fn next(&mut self, todo: &mut VecDeque<usize>) -> Option<Parcel> {
+        let limit = self.broker.facts.max_message_bytes.min(MAX_BATCH_BYTES);
+        let (mut bytes, mut parcel) = (0, Parcel { indexes: Vec::new(), messages: Vec::new() });
+        while let Some(index) = todo.pop_front() {
+            if self.is_held(index) {
+                self.settle(index, behind());
+                continue;
+            }
+            let Some(from) = self.delivery.messages.get(index) else { continue };
+            let message = match seal(from, &self.queue.topic, &self.delivery.config.tag, &self.broker.facts) {
+                Ok(message) => message,
+                // What is said of it waits until those before it in its key are delivered.
+                Err(_) if self.waits_for(&parcel, index) => {
+                    todo.push_front(index);
+                    return Some(parcel);
+                }
+                Err(reason) => {
+                    self.settle(index, Outcome::Rejected(reason));
+                    continue;
+                }
+            };
+            let size = BatchBuilder::record_bytes(&message);
+            let alone = message.is_delayed() || size > limit;
+            if !parcel.indexes.is_empty() && (alone || bytes + size > limit) {
+                todo.push_front(index);
+                return Some(parcel);
+            }
+            bytes += size;
+            parcel.indexes.push(index);
+            parcel.messages.push(message);
+            if alone {
+                return Some(parcel);
+            }
+        }
+        (!parcel.indexes.is_empty()).then_some(parcel)
+    }
+
+    fn waits_for(&self, parcel: &Parcel, index: usize) -> bool {
+        let key = self.delivery.key(index);
+        key.is_some() && parcel.indexes.iter().any(|i| self.delivery.key(*i) == key)
+    }
+
+    fn without_held(&mut self, parcel: Parcel) -> Parcel {
+        let mut free = Parcel { indexes: Vec::new(), messages: Vec::new() };
+        for (index, message) in parcel.indexes.into_iter().zip(parcel.messages) {
+            if self.is_held(index) {
+                self.settle(index, behind());
+            } else {
+                free.indexes.push(index);
+                free.messages.push(message);
+            }
+        }
+        free
+    }
+
+    /// Sends a parcel; while the broker is busy, again.
+    async fn send(&mut self, parcel: Parcel) -> After {
+        let mut pause = BUSY_PAUSE;
+        let deadline = self.delivery.deadline;
+        loop {
+            let Ok(place) = timeout_at(deadline, self.broker.window.enter()).await else {
+                return self.stop(&parcel, Outcome::DestinationDown(self.no_time("no place was free")));
+            };
+            let result = self.request(&parcel, deadline.saturating_duration_since(Instant::now())).await;
+            let error = match result {
+                Ok(sent) => {
+                    let held = place.held();
+                    place.leave(Load::Answered(held));
+                    self.delivered(parcel, &sent);
+                    return After::Next;
+                }
+                Err(error) => error,
+            };
+            let verdict = judge(&error, &self.broker.facts);
+            place.leave(if matches!(verdict, Verdict::Busy(_)) { Load::Busy } else { Load::Silent });
+            let Verdict::Busy(reason) = verdict else {
+                return self.failed(parcel, verdict).await;
+            };
+            if Instant::now() + pause >= deadline {
+                return self.stop(&parcel, Outcome::DestinationDown(reason));
+            }
+            sleep(pause).await;
+            pause = (pause * 2).min(Duration::from_millis(500));
+        }
+    }
+
+    fn no_time(&self, what: &str) -> Reason {
+        let (name, ms) = (&self.broker.facts.name, self.delivery.config.request_limit_ms);
+        Reason::new(SinkCode::RocketMqBusy.code(), format!("broker {name}: {what} within {ms} ms"))
+    }
+
+    async fn request(&self, parcel: &Parcel, left: Duration) -> Result<Sent, Error> {
+        let generation = Some(self.broker.generation);
+        let options = SendOptions { limit: Some(left), generation, compression: None };
+        let producer = &self.delivery.cluster.producer;
+        if let [message] = parcel.messages.as_slice() {
+            return producer.send(&self.queue, message, &options).await;
+        }
+        let mut batch = BatchBuilder::new(MAX_BATCH_BYTES);
+        for message in &parcel.messages {
+            if !batch.push(message)? {
+                let bytes = BatchBuilder::record_bytes(message);
+                return Err(MessageError::BodyTooLarge { bytes, limit_bytes: MAX_BATCH_BYTES }.into());
+            }
+        }
+        producer.send_batch(&self.queue, &batch.finish()?, &options).await
+    }
+
+    fn delivered(&mut self, parcel: Parcel, sent: &Sent) {
+        let sent_at_us = now_us();
+        let facts = &self.broker.facts;
+        if sent.answer.status != SendStatus::Ok && self.broker.first_weak_ack() {
+            tracing::warn!(
+                code = SinkCode::RocketMqWeakAck.code(),
+                broker = facts.name,
+                status = super::place::status_word(sent.answer.status),
+                "messages are stored less safely than the broker is configured for (told once a connection)"
+            );
+        }
+        let delayed = parcel.messages.first().is_some_and(Message::is_delayed);
+        let place = (&*self.queue.broker_name, &*self.queue.topic);
+        let policy = self.delivery.config.on_weak_ack;
+        let outcomes: Vec<(usize, Outcome)> = parcel
+            .indexes
+            .iter()
+            .enumerate()
+            .map(|(n, index)| (*index, stored(&sent.answer, n, place, delayed, facts, policy, sent_at_us)))
+            .collect();
+        for (index, outcome) in outcomes {
+            self.settle(index, outcome);
+        }
+    }
+
+    async fn failed(&mut self, parcel: Parcel, verdict: Verdict) -> After {
+        match verdict {
+            Verdict::Down(reason) | Verdict::Busy(reason) => self.stop(&parcel, Outcome::DestinationDown(reason)),
+            Verdict::Unknown(reason) => {
+                for index in parcel.indexes {
+                    self.settle(index, Outcome::Unknown(reason.clone()));
+                }
+                // The rest would wait on the same silence, and was not sent: nothing counts against it.
+                After::Stop(Outcome::DestinationDown(reason))
+            }
+            Verdict::Topic(reason) => {
+                if self.delivery.config.create_topics && !std::mem::replace(&mut self.created, true) {
+                    let topic = self.queue.topic.clone();
+                    if self.delivery.cluster.create_on(&topic, self.delivery.config, &self.broker).await {
+                        return After::Again(parcel);
+                    }
+                }
+                self.stop(&parcel, Outcome::Retry { reason, after_ms: None })
+            }
+            Verdict::Message(reason) | Verdict::Failed(reason) if parcel.indexes.len() > 1 => {
+                tracing::debug!(code = reason.code, "{}; the batch is sent in halves", reason.text);
+                halves(parcel)
+            }
+            Verdict::Message(reason) => {
+                for index in parcel.indexes {
+                    self.settle(index, Outcome::Rejected(reason.clone()));
+                }
+                After::Next
+            }
+            Verdict::Failed(reason) => {
+                for index in parcel.indexes {
+                    self.settle(index, Outcome::Unknown(reason.clone()));
+                }
+                After::Next
+            }
+        }
+    }
+
+    /// The same for this parcel and all that come after it.
+    fn stop(&mut self, parcel: &Parcel, outcome: Outcome) -> After {
+        let now = self.delivery.nowhere(parcel.indexes.clone(), &outcome, &self.held);
+        for (index, outcome) in now {
+            self.settle(index, outcome);
+        }
+        After::Stop(outcome)
+    }
+}
+
+fn halves(mut parcel: Parcel) -> After {
+    let middle = parcel.indexes.len() / 2;
+    let second = Parcel { indexes: parcel.indexes.split_off(middle), messages: parcel.messages.split_off(middle) };
+    After::Halves(parcel, second)
+}
+
+/// Waits for all, at the same time.
+async fn all<F: Future>(futures: impl Iterator<Item = F>) -> Vec<F::Output> {
+    let mut running: Vec<Pin<Box<F>>> = futures.map(Box::pin).collect();
+    let mut done: Vec<Option<F::Output>> = running.iter().map(|_| None).collect();
+    std::future::poll_fn(|context| {
+        let mut waiting = false;
+        for (future, result) in running.iter_mut().zip(&mut done) {
+            if result.is_none() {
+                match future.as_mut().poll(context) {
+                    Poll::Ready(value) => *result = Some(value),
+                    Poll::Pending => waiting = true,
+                }
+            }
+        }
+        if waiting { Poll::Pending } else { Poll::Ready(()) }
+    })
+    .await;
+    done.into_iter().flatten().collect()
+}

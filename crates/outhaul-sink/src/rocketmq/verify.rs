@@ -1,0 +1,215 @@
+//! Healing: what a broker acknowledged and no longer has.
+//!
+//! A broker writes one commit log for all of its queues, and what it can lose is the end of it: a power cut before a
+//! flush, a store that was put back, a slave that became master. So the receipts of a broker, by their place in its log,
+//! are there up to some point and forgotten from there on. Beyond the log's end they are forgotten for certain;
+//! within it the message at the place has to be ours, since others may have written there since. Below the log's
+//! beginning they have expired, which is no forgetting.
+//!
+//! The end of a queue's index (GET_MAX_OFFSET) is not asked: it lags behind acknowledgements on 5.x.
+
+use std::collections::BTreeMap;
+use std::sync::PoisonError;
+use std::time::Duration;
+
+use outhaul_core::message::Position;
+use rocketmq_remoting::connection::Connection;
+use rocketmq_remoting::message::StoredMessage;
+use rocketmq_remoting::request::{GetRuntimeInfo, Pull, PullStatus, Subscription, ViewMessage};
+use rocketmq_remoting::{Error, ResponseCode};
+
+use super::broker::Broker;
+use super::cluster::Cluster;
+use super::config::RocketMqConfig;
+use super::envelope::unique_key;
+use super::outcome::{describe, start_error};
+use super::place::Place;
+use crate::codes::SinkCode;
+use crate::sink::{Acknowledged, SinkError, Verified};
+
+/// The group that reads single messages; it keeps no offsets.
+const GROUP: &str = "outhaul-verify";
+/// How often a message that a queue's index does not have yet is looked for.
+const INDEX_TRIES: u32 = 20;
+const INDEX_PAUSE: Duration = Duration::from_millis(50);
+
+/// What is known of one message.
+#[derive(Debug, PartialEq, Eq)]
+enum Held {
+    Yes,
+    No,
+    /// Nobody may look: why.
+    Untold(String),
+}
+
+struct Shown<'a> {
+    acknowledged: &'a Acknowledged,
+    place: Place,
+}
+
+/// Compares a lane's receipts with what the brokers have. Brokers that cannot be used are left out: nothing is sent to
+/// them before the next start, after which this is asked again.
+pub(super) async fn verify(
+    cluster: &Cluster,
+    config: &RocketMqConfig,
+    acknowledged: &[Acknowledged],
+) -> Result<Verified, SinkError> {
+    let mut brokers: BTreeMap<String, Vec<Shown<'_>>> = BTreeMap::new();
+    for one in acknowledged {
+        let Ok(place) = one.receipt.detail.parse::<Place>() else { continue };
+        cluster.remember(&place.topic, &place.broker, place.queue_id, config.on_missing_broker);
+        brokers.entry(place.broker.clone()).or_default().push(Shown { acknowledged: one, place });
+    }
+    let mut forgotten: Vec<Position> = Vec::new();
+    for (name, mut shown) in brokers {
+        let Ok(broker) = cluster.broker(&name) else { continue };
+        shown.sort_by_key(|s| s.place.id.commit_log_offset);
+        let from = first_forgotten(&broker, config, &shown)
+            .await
+            .map_err(|error| start_error(&format!("broker {name}: what it still has"), &error))?;
+        forgotten.extend(shown.iter().skip(from).map(|s| s.acknowledged.position));
+        let key = shown.first().map(|s| (s.acknowledged.shard, name));
+        let mut unsure = cluster.unsure.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(key) = key {
+            if from < shown.len() {
+                unsure.insert(key)
+            } else {
+                unsure.remove(&key)
+            };
+        }
+    }
+    forgotten.sort_unstable();
+    forgotten.dedup();
+    // As long as the receipts of a broker that were shown last were not all there, older ones may be forgotten too.
+    let older = {
+        let mut unsure = cluster.unsure.lock().unwrap_or_else(PoisonError::into_inner);
+        match acknowledged.first() {
+            Some(one) => unsure.iter().any(|(shard, _)| *shard == one.shard),
+            None => {
+                unsure.clear();
+                false
+            }
+        }
+    };
+    Ok(Verified { forgotten, older })
+}
+
+/// The place, in receipts by rising log offset, of the first that the broker has forgotten; their number if none.
+async fn first_forgotten(broker: &Broker, config: &RocketMqConfig, shown: &[Shown<'_>]) -> Result<usize, Error> {
+    let limit = config.request_limit();
+    let connection = broker.connection(limit).await?;
+    let log = LogEnds::ask(&connection, broker, limit).await?;
+    let offset = |s: &Shown<'_>| s.place.id.commit_log_offset;
+    // What is beyond the end needs no question, nor what has expired.
+    let mut end = shown.partition_point(|s| log.end.is_none_or(|end| offset(s) < end));
+    let mut begin = shown.partition_point(|s| log.begin.is_some_and(|begin| offset(s) < begin));
+    // The newest first: mostly it is there, and with it all.
+    let mut look_at = end.checked_sub(1);
+    while let Some(at) = look_at.filter(|at| (begin..end).contains(at)) {
+        let Some(one) = shown.get(at) else { break };
+        match held(&connection, one, limit).await? {
+            Held::Yes => begin = at + 1,
+            Held::No => end = at,
+            Held::Untold(why) => {
+                tracing::warn!(
+                    code = SinkCode::RocketMqUnverified.code(),
+                    broker = broker.facts.name,
+                    "it cannot be looked at whether messages that were acknowledged are still there: {why}"
+                );
+                return Ok(end);
+            }
+        }
+        look_at = (begin < end).then(|| begin + (end - begin) / 2);
+    }
+    // The answers are of the connection that sends go over.
+    broker.connection(limit).await?;
+    Ok(end)
+}
+
+/// Begin and end of a commit log, as far as the broker tells.
+struct LogEnds {
+    begin: Option<i64>,
+    end: Option<i64>,
+}
+
+impl LogEnds {
+    async fn ask(connection: &Connection, broker: &Broker, limit: Duration) -> Result<Self, Error> {
+        match connection.request(&GetRuntimeInfo, limit).await {
+            Ok(info) => Ok(Self {
+                begin: info.get("commitLogMinOffset").and_then(|text| text.parse().ok()),
+                end: info.commit_log_max_offset(),
+            }),
+            // A proxy. A broker that tells its settings tells this too, if not in its first second.
+            Err(Error::Refused { .. }) if broker.facts.durability.is_none() => Ok(Self { begin: None, end: None }),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// Whether the broker has this message at its place.
+async fn held(connection: &Connection, one: &Shown<'_>, limit: Duration) -> Result<Held, Error> {
+    let key = unique_key(&one.acknowledged.id);
+    let view = ViewMessage { commit_log_offset: one.place.id.commit_log_offset };
+    let by_log = match connection.request(&view, limit).await {
+        Ok(message) if is(&message, &key) => return Ok(Held::Yes),
+        // Another message, no message, or bytes that are none.
+        Ok(_) | Err(Error::Stored { .. } | Error::Answer { .. }) => Held::No,
+        Err(Error::Refused { code: ResponseCode::SystemError, remark, .. })
+            if !remark.as_deref().is_some_and(|r| r.contains("AclException")) =>
+        {
+            Held::No
+        }
+        Err(error @ Error::Refused { .. }) => Held::Untold(describe(&error)),
+        Err(error) => return Err(error),
+    };
+    match (by_queue(connection, one, &key, limit).await?, by_log) {
+        (Held::Untold(_), by_log) => Ok(by_log),
+        (by_queue, _) => Ok(by_queue),
+    }
+}
+
+/// The same by the queue's index, which may lag a little.
+async fn by_queue(connection: &Connection, one: &Shown<'_>, key: &str, limit: Duration) -> Result<Held, Error> {
+    let Some(offset) = one.place.queue_offset else { return Ok(Held::Untold("it is delayed".into())) };
+    let is_5 = connection.peer_version().is_some_and(|version| version.is_5());
+    let pull = Pull {
+        group: GROUP.into(),
+        topic: one.place.topic.clone(),
+        queue_id: one.place.queue_id,
+        offset,
+        max_messages: 1,
+        subscription: Subscription::all(),
+        suspend: Duration::ZERO,
+        commit_offset: None,
+        max_bytes: None,
+        broker_name: is_5.then(|| one.place.broker.clone()),
+    };
+    for _ in 0..INDEX_TRIES {
+        let answer = match connection.request(&pull, limit).await {
+            Ok(answer) => answer,
+            Err(Error::Stored { .. }) => return Ok(Held::No),
+            Err(error @ Error::Refused { .. }) => return Ok(Held::Untold(describe(&error))),
+            Err(error) => return Err(error),
+        };
+        if answer.status == PullStatus::Found {
+            return Ok(if answer.messages.iter().any(|m| is(m, key)) { Held::Yes } else { Held::No });
+        }
+        if offset < answer.min_offset {
+            return Ok(Held::Yes); // expired
+        }
+        if offset > answer.max_offset {
+            return Ok(Held::No);
+        }
+        tokio::time::sleep(INDEX_PAUSE).await;
+    }
+    Ok(Held::No)
+}
+
+/// Whether this is the message with that key, or holds it.
+fn is(message: &StoredMessage, key: &str) -> bool {
+    if message.unique_key() == Some(key) {
+        return true;
+    }
+    let inner = message.unwrap_batch().ok().flatten().unwrap_or_default();
+    inner.iter().any(|m| m.properties.get("UNIQ_KEY") == Some(key))
+}

@@ -1,0 +1,79 @@
+//! Brokers that are gone.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use outhaul_sink::Sink;
+use outhaul_sink::rocketmq::OnMissingBroker;
+use outhaul_testkit::servers::rocketmq::{OwnRocketMq, Part, RocketMq};
+
+use super::{Topics, acknowledged, delivered, message, send, text, word};
+
+/// Of two masters one dies: with `wait` its keys wait, whatever the route says, and others go on; with `rehash` all go
+/// to the one that is left.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_of_two_masters() {
+    let cluster = OwnRocketMq::start(RocketMq::V4, &["second-master"]).await;
+    let topics = Topics::at(cluster.namesrv());
+    topics.create("orders", 4).await;
+    let waits = topics.started(|_| ()).await;
+    let rehashes = topics.started(|c| c.on_missing_broker = OnMissingBroker::Rehash).await;
+    let keyed = |from: u64| -> Vec<_> {
+        (0..40).map(|n| message(from + n, |row| row.key = Some(format!("user-{n}")))).collect()
+    };
+    let first = keyed(0);
+    let receipts = delivered(&waits, &first).await;
+    let on_b: BTreeSet<usize> = (0..40).filter(|n| receipts[*n].detail.contains(" broker-b/")).collect();
+    assert!((5..36).contains(&on_b.len()), "{on_b:?}");
+    delivered(&rehashes, &first).await;
+
+    cluster.kill9(&[Part::BrokerB]).await;
+    // A process that begins only now, and knows of the broker by receipts.
+    let late = topics.started(|_| ()).await;
+    let verified = late.verify(&acknowledged(&first, &receipts)).await.unwrap();
+    assert_eq!((verified.forgotten.len(), verified.older), (0, false));
+    // The route forgets the broker within 30 s; a start looks at once.
+    waits.start().await.unwrap();
+    for (sink, from) in [(&waits, 40), (&late, 80)] {
+        for round in 0..3 {
+            let outcomes = send(sink, &keyed(from)).await;
+            for (n, outcome) in outcomes.iter().enumerate() {
+                let expected = if on_b.contains(&n) { "down" } else { "delivered" };
+                assert_eq!(word(outcome).0, expected, "round {round}, user-{n}: {}", text(outcome));
+            }
+            sink.start().await.unwrap();
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    }
+    let mut left = 100;
+    while send(&rehashes, &keyed(200)).await.iter().any(|o| word(o).0 != "delivered") {
+        rehashes.start().await.unwrap();
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        left -= 1;
+        assert!(left > 0, "rehash does not move to the one that is left");
+    }
+
+    cluster.restart(&[Part::BrokerB]).await;
+    for sink in [&waits, &late] {
+        let mut left = 100;
+        while send(sink, &keyed(300)).await.iter().any(|o| word(o).0 != "delivered") {
+            sink.start().await.unwrap();
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            left -= 1;
+            assert!(left > 0, "the broker is back and nobody goes there");
+        }
+    }
+}
+
+/// Nothing is there: started later, it says so and goes on by itself.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nobody_answers() {
+    let topics = Topics::at("127.0.0.1:1");
+    let sink = topics.sink(None, |c| c.request_limit_ms = 300);
+    let outcomes = send(&sink, &[message(0, |_| ())]).await;
+    assert_eq!(word(&outcomes[0]), ("down", "OUT-2030"), "not started");
+    let error = sink.start().await.unwrap_err();
+    assert_eq!((error.code, error.passes), ("OUT-2030", true));
+    assert!(error.message.contains("127.0.0.1:1"), "{error}");
+    sink.close().await;
+}
