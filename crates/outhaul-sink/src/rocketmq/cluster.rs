@@ -19,6 +19,8 @@ use crate::codes::SinkCode;
 use crate::sink::SinkError;
 
 /// How long a start waits for a broker that did not answer last time: its channel goes on trying by itself.
+/// How long it is waited for a connection when nobody wants to send.
+const LOOK_WAIT: Duration = Duration::from_millis(50);
 const DEAD_BROKER_WAIT: Duration = Duration::from_millis(150);
 /// How long a start waits for one that answered last time.
 const KNOWN_BROKER_WAIT: Duration = Duration::from_millis(600);
@@ -134,6 +136,22 @@ impl Cluster {
             Some(failure) if looked.up.is_empty() => Err(failure),
             _ => Ok(looked),
         }
+    }
+
+    /// Whether the connections are still those that brokers were looked at over. One that is being made counts as before:
+    /// it is another one only once it is there.
+    ///
+    /// # Errors
+    /// One was renewed: what its broker has must be verified first.
+    pub(super) async fn is_as_looked_at(&self) -> Result<(), SinkError> {
+        let looked_at: Vec<Arc<Broker>> =
+            self.brokers().values().filter_map(|e| e.broker.as_ref().ok().cloned()).collect();
+        for broker in looked_at {
+            if let Err(error @ Error::Reconnected { .. }) = broker.connection(LOOK_WAIT).await {
+                return Err(start_error(&format!("broker {}", broker.facts.name), &error));
+            }
+        }
+        Ok(())
     }
 
     fn keep(&self, master: Master, broker: Result<Arc<Broker>, Error>) {

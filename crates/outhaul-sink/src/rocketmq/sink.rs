@@ -73,8 +73,9 @@ impl RocketMqSink {
         if watched && self.config.flush_barrier {
             return Ok(true);
         }
+        let or = if watched { ", or leave flush_barrier on" } else { "" };
         Err(format!(
-            "{what} ({}) proves `{}`, `{}` is demanded: {}",
+            "{what} ({}) proves `{}`, `{}` is demanded: {}{or}",
             durability.words(),
             facts.level().as_str(),
             least.as_str(),
@@ -131,7 +132,9 @@ impl Sink for RocketMqSink {
         let mut warnings = self.warnings(&looked.new);
         warnings.extend(looked.lost);
         let level = looked.up.iter().map(|broker| broker.facts.level()).min().unwrap_or_default();
-        Ok(SinkInfo { level, warnings, proves_later })
+        // What is connected as before has forgotten nothing; to what is not connected nothing is sent.
+        let unchanged = looked.new.is_empty();
+        Ok(SinkInfo { level, warnings, proves_later, unchanged })
     }
 
     async fn send(&self, _slot: u32, messages: &[Arc<Message>]) -> Vec<Outcome> {
@@ -154,6 +157,9 @@ impl Sink for RocketMqSink {
     /// Receipts of before the last start must have been verified since: only then is it certain that what stands in the
     /// log below the flushed bound is theirs.
     async fn prove(&self, receipts: &[Receipt]) -> Result<Vec<bool>, SinkError> {
+        if receipts.is_empty() {
+            self.started()?.is_as_looked_at().await?;
+        }
         prove(&*self.started()?, &self.config, self.require_ack, receipts).await
     }
 
