@@ -61,14 +61,33 @@ pub async fn run(arguments: Arguments) {
     };
     let (relay_cpu, server_cpu, span) = sample(arguments.seconds, relay.id()).await;
     let rate = match (queries(arguments.db), before) {
-        (Some(q), Some(before)) => format!("{:.0} queries/s", (place.raw.number(q).await - before) as f64 / span),
-        _ => "no server".into(),
+        (Some(q), Some(before)) => Some((place.raw.number(q).await - before) as f64 / span),
+        _ => None,
     };
     let rss = relay.id().map(used).unwrap_or_default().rss_kib as f64 / 1024.0;
     child::stop(relay).await;
+    let said = rate.map_or_else(|| "no server".into(), |rate| format!("{rate:.0} queries/s"));
     println!(
-        "{:?}, {shards} shard(s), idle for {} s: relay {relay_cpu:.2} % of a core, RSS {rss:.1} MiB; database server {server_cpu:.2} % (without a relay {server_alone:.2} %), {rate}",
+        "{:?}, {shards} shard(s), idle for {} s: relay {relay_cpu:.2} % of a core, RSS {rss:.1} MiB; database server {server_cpu:.2} % (without a relay {server_alone:.2} %), {said}",
         arguments.db, arguments.seconds
     );
+    if let Some(rate) = rate {
+        let raw = &mut place.raw;
+        let asks = async {
+            let mut every = tokio::time::interval(Duration::from_secs_f64(1.0 / rate.max(1.0)));
+            loop {
+                every.tick().await;
+                raw.execute("SELECT 1").await;
+            }
+        };
+        let (client_cpu, server_cpu, _) = tokio::select! {
+            biased;
+            used = sample(arguments.seconds, Some(std::process::id())) => used,
+            () = asks => unreachable!("it asks for ever"),
+        };
+        println!(
+            "floor, SELECT 1 as often on one connection: client {client_cpu:.2} % of a core; database server {server_cpu:.2} %"
+        );
+    }
     raw::remove(arguments.db, place).await;
 }

@@ -67,7 +67,7 @@ impl Default for Settings {
             poll_bytes: 4 << 20,
             poll_busy_us: 2_500,
             poll_idle_us: 8_000,
-            poll_quiet_us: 20_000,
+            poll_quiet_us: 75_000,
             rescan_min_ms: 1_000,
             rescan_max_ms: 60_000,
             resolve_ms: 200,

@@ -110,7 +110,7 @@ const RELAY: &[Key] = &[
     key(
         "poll_quiet",
         Span(1),
-        Default("20ms"),
+        Default("75ms"),
         "The same once no row has come for 10 seconds. Set it to `poll_idle` if the first row after a silence must not wait longer.",
     ),
     key(

@@ -1,6 +1,6 @@
 //! The brokers, as the last start saw them.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -34,8 +34,9 @@ pub(super) struct Cluster {
     /// By name.
     brokers: Mutex<BTreeMap<String, Entry>>,
     creating: tokio::sync::Mutex<()>,
-    /// Shards and brokers of which all receipts that were shown so far are forgotten.
-    pub(super) unsure: Mutex<HashSet<(ShardId, String)>>,
+    /// What was found out since the last start: whether a broker has all that it acknowledged to a shard, as far as
+    /// receipts were shown.
+    pub(super) verified: Mutex<HashMap<(ShardId, String), bool>>,
 }
 
 #[derive(Clone, Debug)]
@@ -79,7 +80,7 @@ impl Cluster {
             topics: Topics::new(config.on_missing_broker),
             brokers: Mutex::default(),
             creating: tokio::sync::Mutex::default(),
-            unsure: Mutex::default(),
+            verified: Mutex::default(),
         })
     }
 

@@ -327,7 +327,7 @@ mod tests {
         let five = Version::V5_1_1;
         let delay = |text: &str, version| seal(&headers(text), "orders", "", &facts(version)).map(|m| m.is_delayed());
         assert_eq!(delay(r#"{"delay-level":"3"}"#, Version::V4_9_4), Ok(true));
-        assert!(delay(r#"{"deliver-at-ms":"1800000000000"}"#, five).is_err());
+        assert!(delay(r#"{"deliver-at-ms":"18000000000000"}"#, five).is_err());
         assert_eq!(delay(r#"{"delay-ms":"1000"}"#, five), Ok(true));
         for (text, version) in [
             (r#"{"delay-level":"19"}"#, five),

@@ -118,7 +118,7 @@ impl Sink for RocketMqSink {
         let _one_at_a_time = self.starting.lock().await;
         let cluster = self.cluster_or_new()?;
         let looked = cluster.look(&self.config).await?;
-        cluster.unsure.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        cluster.verified.lock().unwrap_or_else(PoisonError::into_inner).clear();
         let (mut proves_later, mut too_weak) = (false, Vec::new());
         for broker in &looked.up {
             match self.proves_later(broker) {

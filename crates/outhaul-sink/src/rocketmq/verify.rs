@@ -8,7 +8,7 @@
 //!
 //! The end of a queue's index (GET_MAX_OFFSET) is not asked: it lags behind acknowledgements on 5.x.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::PoisonError;
 use std::time::Duration;
 
@@ -32,6 +32,9 @@ const GROUP: &str = "outhaul-verify";
 /// How often a message that a queue's index does not have yet is looked for.
 const INDEX_TRIES: u32 = 20;
 const INDEX_PAUSE: Duration = Duration::from_millis(50);
+/// Receipts whose topics are looked at, and topics, for the brokers that are concerned.
+const MOST_SHOWN: usize = 100_000;
+const MOST_TOPICS: usize = 64;
 
 /// What is known of one message.
 #[derive(Debug, PartialEq, Eq)]
@@ -60,7 +63,10 @@ pub(super) async fn verify(
         cluster.remember(&place.topic, &place.broker, place.queue_id, config.on_missing_broker);
         brokers.entry(place.broker.clone()).or_default().push(Shown { acknowledged: one, place });
     }
+    let Some(shard) = acknowledged.first().map(|one| one.shard) else { return Ok(Verified::default()) };
+    let concerned = concerned(cluster, config, &brokers).await;
     let mut forgotten: Vec<Position> = Vec::new();
+    let mut looked: Vec<(String, bool)> = Vec::new();
     for (name, mut shown) in brokers {
         let Ok(broker) = cluster.broker(&name) else { continue };
         shown.sort_by_key(|s| s.place.id.commit_log_offset);
@@ -68,30 +74,39 @@ pub(super) async fn verify(
             .await
             .map_err(|error| start_error(&format!("broker {name}: what it still has"), &error))?;
         forgotten.extend(shown.iter().skip(from).map(|s| s.acknowledged.position));
-        let key = shown.first().map(|s| (s.acknowledged.shard, name));
-        let mut unsure = cluster.unsure.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(key) = key {
-            if from < shown.len() {
-                unsure.insert(key)
-            } else {
-                unsure.remove(&key)
-            };
-        }
+        looked.push((name, from == shown.len()));
     }
     forgotten.sort_unstable();
     forgotten.dedup();
-    // As long as the receipts of a broker that were shown last were not all there, older ones may be forgotten too.
-    let older = {
-        let mut unsure = cluster.unsure.lock().unwrap_or_else(PoisonError::into_inner);
-        match acknowledged.first() {
-            Some(one) => unsure.iter().any(|(shard, _)| *shard == one.shard),
-            None => {
-                unsure.clear();
-                false
-            }
-        }
-    };
+    let mut verified = cluster.verified.lock().unwrap_or_else(PoisonError::into_inner);
+    verified.extend(looked.into_iter().map(|(name, all_there)| ((shard, name), all_there)));
+    for name in concerned {
+        verified.entry((shard, name)).or_insert(false);
+    }
+    // Older ones are needed as long as some were forgotten among the last ones of a broker that were shown, or none of a
+    // broker was: one that was down for long has only old ones.
+    let older =
+        verified.iter().any(|((of, name), all_there)| *of == shard && !all_there && cluster.broker(name).is_ok());
     Ok(Verified { forgotten, older })
+}
+
+/// The brokers that can be used and have a queue of one of these topics.
+async fn concerned(
+    cluster: &Cluster,
+    config: &RocketMqConfig,
+    brokers: &BTreeMap<String, Vec<Shown<'_>>>,
+) -> BTreeSet<String> {
+    let topics: BTreeSet<&str> = brokers.values().flatten().map(|s| &*s.place.topic).take(MOST_SHOWN).collect();
+    let looking = RocketMqConfig { create_topics: false, ..config.clone() };
+    let mut concerned = BTreeSet::new();
+    for topic in topics.into_iter().take(MOST_TOPICS) {
+        // A topic without a route has no broker to ask.
+        if let Ok(queues) = cluster.queues(topic, &looking).await {
+            concerned.extend(queues.iter().map(|q| q.broker_name.clone()));
+        }
+    }
+    concerned.retain(|name| cluster.broker(name).is_ok());
+    concerned
 }
 
 /// The place, in receipts by rising log offset, of the first that the broker has forgotten; their number if none.

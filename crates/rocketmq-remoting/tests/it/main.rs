@@ -1,10 +1,12 @@
 //! Against real name servers and brokers, 4.9 and 5.x; see [`servers`].
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)]
 
-mod acl;
 mod admin;
+mod cluster;
 mod consume;
+mod interop;
 mod name_servers;
+mod rights;
 mod send;
 mod servers;
 mod tls;

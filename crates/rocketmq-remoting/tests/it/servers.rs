@@ -51,14 +51,12 @@ impl Server {
 pub async fn guarded(server: Server) -> &'static OwnRocketMq {
     static V4: OnceCell<&OwnRocketMq> = OnceCell::const_new();
     static V5: OnceCell<&OwnRocketMq> = OnceCell::const_new();
-    // 5.x writes down what was ended once in an interval: a check before that asks about what is over.
-    const V4_SETTINGS: [&str; 4] = ["acl", "tls-client", "transactionCheckInterval=1000", "transactionTimeOut=2000"];
-    const V5_SETTINGS: [&str; 2] = ["slave", "transactionOpBatchInterval=200"];
+    let settings = ["acl", "tls-client", "transactionCheckInterval=1000", "transactionTimeOut=2000", "slave"];
     let (cell, settings) = match server {
-        Server::V4 => (&V4, V4_SETTINGS.to_vec()),
-        Server::V5 => (&V5, [&V4_SETTINGS[..], &V5_SETTINGS].concat()),
+        Server::V4 => (&V4, &settings[..4]),
+        Server::V5 => (&V5, &settings[..]),
     };
-    let start = async || OwnRocketMq::start(server.kit(), &settings).await.until_this_process_ends();
+    let start = async || OwnRocketMq::start(server.kit(), settings).await.until_this_process_ends();
     cell.get_or_init(start).await
 }
 

@@ -2,7 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use outhaul_sink::{AckLevel, Sink};
+use outhaul_sink::rocketmq::RocketMqSink;
+use outhaul_sink::{AckLevel, Receipt, Sink};
 use outhaul_testkit::servers::rocketmq::{OwnRocketMq, Part, RocketMq};
 
 use super::{Topics, delivered, many};
@@ -49,6 +50,22 @@ pub(super) async fn the_barrier_proves_a_lone_message(version: RocketMq) {
     println!("{}: proven after {:?}, {rounds} rounds", version.name(), begin.elapsed());
 }
 
+/// Sends until the flush of a message took longer than the broker waited.
+async fn slow_flush(cluster: &OwnRocketMq, topics: &Topics, sink: &RocketMqSink) -> Receipt {
+    let address = cluster.address(Part::BrokerA).await.to_string().parse().unwrap();
+    let admin = rocketmq_remoting::client::Admin::new(&topics.client());
+    admin.update_broker_config(&address, &[("syncFlushTimeout", "0")]).await.unwrap();
+    let large = |n| super::message(n, |row| row.payload = vec![b'x'; 1 << 20].into());
+    for n in 100..400 {
+        let receipt = delivered(sink, &[large(n)]).await.remove(0);
+        if !receipt.detail.starts_with("SEND_OK ") {
+            admin.update_broker_config(&address, &[("syncFlushTimeout", "5000")]).await.unwrap();
+            return receipt;
+        }
+    }
+    panic!("every flush was quick enough");
+}
+
 /// A broker that flushes before it answers needs no barrier; when it comes back configured otherwise, it is refused.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_broker_that_flushes_first() {
@@ -60,6 +77,10 @@ async fn a_broker_that_flushes_first() {
     let receipts = delivered(&sink, &many(0..7)).await;
     assert!(receipts.iter().all(|r| r.level == AckLevel::Flushed));
     assert_eq!(sink.prove(&receipts).await.unwrap(), [true; 7]);
+
+    // A flush that takes longer than the broker waits for it.
+    let slow = slow_flush(&cluster, &topics, &sink).await;
+    assert!(slow.level == AckLevel::Received && slow.detail.starts_with("FLUSH_DISK_TIMEOUT "), "{slow:?}");
 
     let address = cluster.address(Part::BrokerA).await.to_string().parse().unwrap();
     let admin = rocketmq_remoting::client::Admin::new(&topics.client());

@@ -63,6 +63,14 @@ async fn one_of_two_masters() {
             assert!(left > 0, "the broker is back and nobody goes there");
         }
     }
+    // What it has is looked at, however old its newest receipts are: older ones are asked for until some are its own.
+    let shown = acknowledged(&first, &receipts);
+    let (of_b, of_a): (Vec<_>, Vec<_>) = shown.into_iter().partition(|a| a.receipt.detail.contains(" broker-b/"));
+    late.start().await.unwrap();
+    for (part, older) in [(&of_a, true), (&of_a, true), (&of_b, false), (&of_a, false)] {
+        let verified = late.verify(part).await.unwrap();
+        assert_eq!((verified.forgotten.len(), verified.older), (0, older));
+    }
 }
 
 /// Nothing is there: started later, it says so and goes on by itself.

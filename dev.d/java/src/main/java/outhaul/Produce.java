@@ -4,9 +4,11 @@ import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
+import java.util.concurrent.Callable;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.TimeUnit;
+import org.apache.rocketmq.client.exception.MQClientException;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.client.producer.LocalTransactionState;
 import org.apache.rocketmq.client.producer.SendResult;
@@ -20,6 +22,8 @@ import org.apache.rocketmq.common.message.MessageExt;
 
 /** Messages as Java applications send them; each answer as a line. */
 final class Produce {
+    private static final long ROUTE_LIMIT_MS = 20_000;
+
     private final Options options;
     private final int count;
     private final String[] keys;
@@ -40,16 +44,21 @@ final class Produce {
             return;
         }
         DefaultMQProducer producer = options.connected(new DefaultMQProducer("helper-producer", options.credentials()));
-        producer.setSendMsgTimeout(10_000);
+        prepare(producer);
         producer.start();
         switch (kind) {
             case "single":
             case "delayed":
-                for (int i = 0; i < produce.count; i++) produce.print(i, producer.send(produce.message(i))).print();
+                for (int i = 0; i < produce.count; i++) {
+                    Message message = produce.message(i);
+                    produce.print(i, routed(() -> producer.send(message))).print();
+                }
                 break;
             case "ordered":
                 for (int i = 0; i < produce.count; i++) {
-                    produce.print(i, producer.send(produce.message(i), new SelectMessageQueueByHash(), produce.key(i))).print();
+                    Message message = produce.message(i);
+                    String key = produce.key(i);
+                    produce.print(i, routed(() -> producer.send(message, new SelectMessageQueueByHash(), key))).print();
                 }
                 break;
             case "batch":
@@ -57,13 +66,33 @@ final class Produce {
                 for (int i = 0; i < produce.count; i += size) {
                     List<Message> batch = new ArrayList<>();
                     for (int j = i; j < Math.min(i + size, produce.count); j++) batch.add(produce.message(j));
-                    produce.print(i, producer.send(batch)).put("messages", batch.size()).print();
+                    produce.print(i, routed(() -> producer.send(batch))).put("messages", batch.size()).print();
                 }
                 break;
             default:
                 throw new IllegalArgumentException("no such --kind");
         }
         producer.shutdown();
+    }
+
+    private static void prepare(DefaultMQProducer producer) {
+        producer.setSendMsgTimeout(10_000);
+        // With the usual one it would send to queues that the topic does not have, when the name server is slow to answer.
+        producer.setCreateTopicKey("helper-makes-no-topic");
+    }
+
+    /** Tries again while it has no route. */
+    private static <T> T routed(Callable<T> send) throws Exception {
+        long end = System.currentTimeMillis() + ROUTE_LIMIT_MS;
+        while (true) {
+            try {
+                return send.call();
+            } catch (MQClientException failure) {
+                String problem = failure.getErrorMessage();
+                if (problem == null || !problem.startsWith("No route info") || System.currentTimeMillis() > end) throw failure;
+                Thread.sleep(50);
+            }
+        }
     }
 
     private String key(int i) {
@@ -124,7 +153,7 @@ final class Produce {
         CountDownLatch asked = new CountDownLatch(unknown.size());
         TransactionMQProducer producer =
             options.connected(new TransactionMQProducer(options.text("group", "helper-transactions"), options.credentials()));
-        producer.setSendMsgTimeout(10_000);
+        prepare(producer);
         producer.setTransactionListener(new TransactionListener() {
             @Override
             public LocalTransactionState executeLocalTransaction(Message message, Object index) {
@@ -144,7 +173,8 @@ final class Produce {
         for (int i = 0; i < count; i++) {
             Message message = message(i);
             message.putUserProperty("index", String.valueOf(i));
-            TransactionSendResult sent = producer.sendMessageInTransaction(message, i);
+            Integer number = i;
+            TransactionSendResult sent = routed(() -> producer.sendMessageInTransaction(message, number));
             print(i, sent).put("state", sent.getLocalTransactionState()).print();
         }
         asked.await(options.number("seconds", 30), TimeUnit.SECONDS);
