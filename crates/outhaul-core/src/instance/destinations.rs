@@ -176,16 +176,20 @@ impl Instance {
             // Lanes share the question evenly; what one leaves over is for the next round.
             let most = MOST_PROOFS / running().count().max(1);
             let (mut asked, mut receipts) = (Vec::new(), Vec::new());
-            for (shard, p) in running() {
+            // A look is a question about none: it is not put off by those about some.
+            for (shard, p) in running().filter(|_| !look) {
                 let Some(lane) = p.lanes().get(usize::from(destination.0)) else { continue };
                 for (position, serial, receipt) in lane.unproven(start, most) {
                     asked.push(Asked { shard, epoch: p.epoch, position, serial });
                     receipts.push(receipt.clone());
                 }
             }
-            t.prove_at_us = now.after_ms(self.config.settings.prove_ms);
-            if look || !asked.is_empty() {
+            if look {
                 t.look_at_us = now.after_ms(self.config.settings.look_ms);
+            } else {
+                t.prove_at_us = now.after_ms(self.config.settings.prove_ms);
+            }
+            if look || !asked.is_empty() {
                 t.asked = Some(asked);
                 self.commands.push_back(Command::Prove { destination, start, receipts });
             }

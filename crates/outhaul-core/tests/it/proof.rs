@@ -174,6 +174,18 @@ fn an_idle_destination_is_looked_at() {
 }
 
 #[test]
+fn what_is_not_proven_does_not_put_off_the_look() {
+    let mut bench = later(limits(), Slotting::Single);
+    bench.table.extend((1..=3).map(|n| row(n, "k")));
+    deliver(&mut bench, 10);
+    bench.asked.clear();
+    bench.pass_ms(30_000);
+    let looks = bench.asked.iter().filter(|n| **n == 0).count();
+    assert!((5..=6).contains(&looks), "every 5 s, as when there is nothing to prove: {looks}");
+    assert!(bench.asked.len() > 100 && bench.asked.iter().all(|n| [0, 3].contains(n)), "{:?}", bench.asked);
+}
+
+#[test]
 fn unproven_acknowledgements_have_a_limit() {
     let mut bench = later(LaneLimits { max_unproven: 10, max_batch: 5, max_queued: 10, ..limits() }, Slotting::Single);
     bench.table.extend((1..=100).map(|n| row(n, "k")));
