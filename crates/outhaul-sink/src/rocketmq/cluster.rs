@@ -19,11 +19,11 @@ use crate::codes::SinkCode;
 use crate::sink::SinkError;
 
 /// How long a start waits for a broker that did not answer last time: its channel goes on trying by itself.
-/// How long it is waited for a connection when nobody wants to send.
-const LOOK_WAIT: Duration = Duration::from_millis(50);
 const DEAD_BROKER_WAIT: Duration = Duration::from_millis(150);
 /// How long a start waits for one that answered last time.
 const KNOWN_BROKER_WAIT: Duration = Duration::from_millis(600);
+/// How long a look at what has changed waits for an answer.
+const LOOK_WAIT: Duration = Duration::from_millis(150);
 
 /// The client and what it knows.
 pub(super) struct Cluster {
@@ -139,18 +139,45 @@ impl Cluster {
         }
     }
 
-    /// Whether the connections are still those that brokers were looked at over. One that is being made counts as before:
-    /// it is another one only once it is there.
+    /// Whether all is as the last start saw it. A connection that is being made counts as before: it is another one only
+    /// once it is there.
     ///
     /// # Errors
-    /// One was renewed: what its broker has must be verified first.
-    pub(super) async fn is_as_looked_at(&self) -> Result<(), SinkError> {
-        let looked_at: Vec<Arc<Broker>> =
-            self.brokers().values().filter_map(|e| e.broker.as_ref().ok().cloned()).collect();
-        for broker in looked_at {
-            if let Err(error @ Error::Reconnected { .. }) = broker.connection(LOOK_WAIT).await {
-                return Err(start_error(&format!("broker {}", broker.facts.name), &error));
+    /// A connection was renewed, or a broker can be used that could not: what it has must be verified first.
+    pub(super) async fn is_as_looked_at(&self, config: &RocketMqConfig) -> Result<(), SinkError> {
+        let cluster = Some(&*config.cluster).filter(|name| !name.is_empty());
+        let listed = tokio::time::timeout(LOOK_WAIT, self.admin.masters(cluster)).await;
+        let known = self.brokers().clone();
+        let mut masters = listed.ok().and_then(Result::ok).unwrap_or_default();
+        masters.retain(|m| !known.contains_key(&m.broker_name));
+        let mut looking: JoinSet<Result<(), SinkError>> = JoinSet::new();
+        for Entry { master, broker, .. } in known.into_values() {
+            match broker {
+                Ok(broker) => drop(looking.spawn(async move {
+                    match broker.connection(LOOK_WAIT).await {
+                        Err(error @ Error::Reconnected { .. }) => {
+                            Err(start_error(&format!("broker {}", broker.facts.name), &error))
+                        }
+                        _ => Ok(()),
+                    }
+                })),
+                Err(_) => masters.push(master),
             }
+        }
+        for master in masters {
+            let (channel, most) = (self.client.channel(&master.address), config.max_in_flight);
+            looking.spawn(async move {
+                match Broker::look(&master, channel, None, most, LOOK_WAIT).await {
+                    Ok(_) => {
+                        let what = format!("broker {} at {} can be used again", master.broker_name, master.address);
+                        Err(SinkError::of(SinkCode::RocketMqUnreachable, what))
+                    }
+                    Err(_) => Ok(()),
+                }
+            });
+        }
+        while let Some(done) = looking.join_next().await {
+            done.unwrap_or(Ok(()))?;
         }
         Ok(())
     }

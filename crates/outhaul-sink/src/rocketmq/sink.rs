@@ -1,5 +1,6 @@
 //! The sink.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use async_trait::async_trait;
@@ -26,13 +27,21 @@ pub struct RocketMqSink {
     require_ack: Option<AckLevel>,
     cluster: Mutex<Option<Arc<Cluster>>>,
     starting: tokio::sync::Mutex<()>,
+    /// A start has begun that did not succeed: what it saw anew the next one takes for known.
+    unfinished: AtomicBool,
 }
 
 impl RocketMqSink {
     /// A sink with these keys, and the least that an acknowledgement has to prove. Nothing is opened before
     /// [`Sink::start`].
     pub fn new(config: RocketMqConfig, require_ack: Option<AckLevel>) -> Self {
-        Self { config, require_ack, cluster: Mutex::default(), starting: tokio::sync::Mutex::default() }
+        Self {
+            config,
+            require_ack,
+            cluster: Mutex::default(),
+            starting: tokio::sync::Mutex::default(),
+            unfinished: AtomicBool::new(false),
+        }
     }
 
     fn cluster(&self) -> Option<Arc<Cluster>> {
@@ -117,6 +126,7 @@ impl Sink for RocketMqSink {
     async fn start(&self) -> Result<SinkInfo, SinkError> {
         let _one_at_a_time = self.starting.lock().await;
         let cluster = self.cluster_or_new()?;
+        let unfinished = self.unfinished.swap(true, Ordering::SeqCst);
         let looked = cluster.look(&self.config).await?;
         cluster.verified.lock().unwrap_or_else(PoisonError::into_inner).clear();
         let (mut proves_later, mut too_weak) = (false, Vec::new());
@@ -133,7 +143,8 @@ impl Sink for RocketMqSink {
         warnings.extend(looked.lost);
         let level = looked.up.iter().map(|broker| broker.facts.level()).min().unwrap_or_default();
         // What is connected as before has forgotten nothing; to what is not connected nothing is sent.
-        let unchanged = looked.new.is_empty();
+        let unchanged = looked.new.is_empty() && !unfinished;
+        self.unfinished.store(false, Ordering::SeqCst);
         Ok(SinkInfo { level, warnings, proves_later, unchanged })
     }
 
@@ -158,7 +169,7 @@ impl Sink for RocketMqSink {
     /// log below the flushed bound is theirs.
     async fn prove(&self, receipts: &[Receipt]) -> Result<Vec<bool>, SinkError> {
         if receipts.is_empty() {
-            self.started()?.is_as_looked_at().await?;
+            return self.started()?.is_as_looked_at(&self.config).await.map(|()| Vec::new());
         }
         prove(&*self.started()?, &self.config, self.require_ack, receipts).await
     }
