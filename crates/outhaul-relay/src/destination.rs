@@ -159,7 +159,7 @@ impl Runner {
             all
         });
         if let Err(reason) = &proven {
-            tracing::warn!(destination = self.name, code = reason.code, "not known what is proven: {}", reason.text);
+            tracing::warn!(destination = self.name, code = reason.code, "it is started anew: {}", reason.text);
         }
         proven
     }
