@@ -67,24 +67,24 @@ impl Bench {
     }
 
     pub async fn relay_with(&mut self, sinks: &[&ScriptedSink], pattern: &str) -> Running {
+        let destination = |(n, s): (usize, &&ScriptedSink)| Destination {
+            name: format!("d{n}"),
+            sink: s.sink(),
+            limits: self.limits.clone(),
+            require_ack: None,
+        };
+        let destinations = sinks.iter().enumerate().map(destination).collect();
+        self.relay_of(destinations, pattern).await
+    }
+
+    pub async fn relay_of(&mut self, destinations: Vec<Destination>, pattern: &str) -> Running {
         self.owners += 1;
+        let to = (0..destinations.len() as u8).map(DestinationIndex).collect();
         let outbox = Outbox {
             name: "test".into(),
             store: outhaul_store::open(self.options.clone()).await.unwrap(),
-            destinations: sinks
-                .iter()
-                .enumerate()
-                .map(|(n, s)| Destination {
-                    name: format!("d{n}"),
-                    sink: s.sink(),
-                    limits: self.limits.clone(),
-                    require_ack: None,
-                })
-                .collect(),
-            routes: Routes::new(vec![Route {
-                pattern: pattern.into(),
-                to: (0..sinks.len() as u8).map(DestinationIndex).collect(),
-            }]),
+            destinations,
+            routes: Routes::new(vec![Route { pattern: pattern.into(), to }]),
             settings: self.settings.clone(),
             owner: format!("owner-{}", self.owners),
             until_empty: self.until_empty,
