@@ -155,7 +155,9 @@ impl World {
             let d = usize::from(destination.0);
             let name = &self.limits.destinations[d].name;
             let parked = self.parked(shard, name, position);
-            let receipt = self.db.is_receipted(number, d);
+            // What was acknowledged and forgotten is sent again; it may be parked then, like anything else.
+            let sent_again = parked.is_some() && entry.at[d].forgotten > 0;
+            let receipt = self.db.is_receipted(number, d) && !sent_again;
             match (&parked, receipt) {
                 (None, true) if entry.at[d].stored > 0 => {}
                 (Some(p), false) if p.error_code.is_empty() => {
