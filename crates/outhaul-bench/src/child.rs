@@ -1,8 +1,10 @@
 //! A relay in a process of its own, so that its CPU and memory can be told from the bench's.
 
 use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::{Arc, Mutex};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use async_trait::async_trait;
 use outhaul_core::config::{LaneLimits, Settings};
@@ -11,11 +13,13 @@ use outhaul_core::lane::Slotting;
 use outhaul_core::message::Message;
 use outhaul_core::route::{Route, Routes};
 use outhaul_relay::{Destination, Outbox, Stop};
-use outhaul_sink::{AckLevel, Outcome, Reason, Receipt, Sink, SinkError, SinkInfo};
+use outhaul_sink::{AckLevel, Acknowledged, Outcome, Reason, Receipt, Sink, SinkError, SinkInfo, Verified};
 use outhaul_store::StoreOptions;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::process::{Child, Command};
+
+use crate::rocketmq;
 
 const SLOTS: u32 = 4;
 
@@ -29,16 +33,37 @@ pub struct Arguments {
     collector: Option<SocketAddr>,
     #[arg(long, default_value_t = 1)]
     lanes: u8,
+    /// A RocketMQ name server that everything is delivered to instead.
+    #[arg(long, requires = "topic_prefix")]
+    namesrv: Option<String>,
+    #[arg(long)]
+    topic_prefix: Option<String>,
+    /// Where ids and the times of their acknowledgements are written at the end, microseconds since 1970.
+    #[arg(long)]
+    acks: Option<PathBuf>,
 }
 
 /// Starts a child; it ends when its standard input closes.
 pub fn start(url: &str, collector: Option<SocketAddr>, lanes: u8) -> Child {
-    let mut command = Command::new(std::env::current_exe().expect("this program"));
-    command.args(["child", "--url", url, "--lanes", &lanes.to_string()]).stdin(Stdio::piped()).kill_on_drop(true);
+    let mut command = command(url);
+    command.args(["--lanes", &lanes.to_string()]);
     if let Some(address) = collector {
         command.args(["--collector", &address.to_string()]);
     }
     command.spawn().expect("a relay process")
+}
+
+/// The same with a RocketMQ destination.
+pub fn start_to_rocketmq(url: &str, namesrv: &str, topic_prefix: &str, acks: &Path) -> Child {
+    let mut command = command(url);
+    command.args(["--namesrv", namesrv, "--topic-prefix", topic_prefix, "--acks"]).arg(acks);
+    command.spawn().expect("a relay process")
+}
+
+fn command(url: &str) -> Command {
+    let mut command = Command::new(std::env::current_exe().expect("this program"));
+    command.args(["child", "--url", url]).stdin(Stdio::piped()).kill_on_drop(true);
+    command
 }
 
 /// Lets a child drain and end.
@@ -98,6 +123,49 @@ impl Sink for Reporting {
     async fn close(&self) {}
 }
 
+/// Notes when each message was acknowledged.
+struct Noting {
+    inner: Arc<dyn Sink>,
+    to: PathBuf,
+    acks: Mutex<Vec<(Arc<str>, u64)>>,
+}
+
+#[async_trait]
+impl Sink for Noting {
+    fn slotting(&self) -> Slotting {
+        self.inner.slotting()
+    }
+
+    async fn start(&self) -> Result<SinkInfo, SinkError> {
+        self.inner.start().await
+    }
+
+    async fn send(&self, slot: u32, messages: &[Arc<Message>]) -> Vec<Outcome> {
+        let outcomes = self.inner.send(slot, messages).await;
+        let at = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_micros() as u64);
+        let mut acks = self.acks.lock().expect("the times");
+        for (message, _) in messages.iter().zip(&outcomes).filter(|(_, o)| matches!(o, Outcome::Delivered(_))) {
+            acks.push((message.id.as_str().into(), at));
+        }
+        outcomes
+    }
+
+    async fn verify(&self, acknowledged: &[Acknowledged]) -> Result<Verified, SinkError> {
+        self.inner.verify(acknowledged).await
+    }
+
+    async fn prove(&self, receipts: &[Receipt]) -> Result<Vec<bool>, SinkError> {
+        self.inner.prove(receipts).await
+    }
+
+    async fn close(&self) {
+        self.inner.close().await;
+        let acks = std::mem::take(&mut *self.acks.lock().expect("the times"));
+        let lines: String = acks.iter().map(|(id, at)| format!("{id} {at}\n")).collect();
+        std::fs::write(&self.to, lines).expect("the file of times");
+    }
+}
+
 /// Runs the relay until standard input closes.
 pub async fn run(arguments: Arguments) {
     let stop = Stop::new();
@@ -107,7 +175,7 @@ pub async fn run(arguments: Arguments) {
         let _ = tokio::io::stdin().read_to_end(&mut rest).await;
         stopping.drain();
     });
-    let destinations: Vec<Destination> = (0..arguments.lanes)
+    let mut destinations: Vec<Destination> = (0..arguments.lanes)
         .map(|n| Destination {
             name: format!("sink-{n}"),
             sink: Arc::new(Reporting {
@@ -118,6 +186,14 @@ pub async fn run(arguments: Arguments) {
             require_ack: None,
         })
         .collect();
+    if let (Some(namesrv), Some(prefix), [first, ..]) =
+        (&arguments.namesrv, &arguments.topic_prefix, destinations.as_mut_slice())
+    {
+        first.sink = rocketmq::sink(namesrv, prefix);
+        if let Some(to) = arguments.acks {
+            first.sink = Arc::new(Noting { inner: first.sink.clone(), to, acks: Mutex::default() });
+        }
+    }
     let outbox = Outbox {
         name: "bench".into(),
         store: outhaul_store::open(StoreOptions::new(arguments.url)).await.expect("a store"),

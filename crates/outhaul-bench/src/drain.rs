@@ -18,25 +18,29 @@ use outhaul_store::{InitPlan, StoreOptions};
 use crate::Db;
 use crate::measure::{used, used_by_server};
 use crate::raw::{self, Place};
+use crate::rocketmq::{self, Broker};
 
 /// What to drain.
 #[derive(Debug, clap::Args)]
 pub struct Arguments {
     /// Database.
     #[arg(long)]
-    db: Db,
+    pub db: Db,
     /// Rows.
     #[arg(long, default_value_t = 118_402)]
-    rows: usize,
+    pub rows: usize,
     /// Bytes of a payload.
     #[arg(long, default_value_t = 300)]
-    payload_bytes: usize,
+    pub payload_bytes: usize,
     /// Rounds; the medians are printed.
     #[arg(long, default_value_t = 3)]
-    rounds: usize,
+    pub rounds: usize,
     /// Shards of the sharded runs.
     #[arg(long, default_value_t = 8)]
     shards: u16,
+    /// Into a topic of this broker instead.
+    #[arg(long)]
+    sink: Option<Broker>,
 }
 
 /// Counts what it is given.
@@ -63,13 +67,14 @@ impl Sink for Counting {
 
 /// What one run took, seconds: on the clock, and of CPU here and in the server.
 #[derive(Clone, Copy)]
-struct Took {
-    clock: f64,
-    here: f64,
-    server: f64,
+pub struct Took {
+    pub clock: f64,
+    pub here: f64,
+    pub server: f64,
 }
 
-async fn timed<T>(port: Option<u16>, what: impl Future<Output = T>) -> (Took, T) {
+/// Runs something, with the CPU of this process and of the server on a port.
+pub async fn timed<T>(port: Option<u16>, what: impl Future<Output = T>) -> (Took, T) {
     let server = || port.map(|port| used_by_server(port).cpu).unwrap_or_default();
     let (here_before, server_before) = (used(std::process::id()).cpu, server());
     let start = Instant::now();
@@ -80,7 +85,8 @@ async fn timed<T>(port: Option<u16>, what: impl Future<Output = T>) -> (Took, T)
     (Took { clock, here, server }, result)
 }
 
-fn floor_tables(db: Db, shards: u16) -> String {
+/// Tables of the floor.
+pub fn floor_tables(db: Db, shards: u16) -> String {
     let sharded = shards > 1;
     match db {
         Db::Sqlite => "DROP TABLE IF EXISTS floor_outbox; DROP TABLE IF EXISTS floor_log;
@@ -109,7 +115,8 @@ fn floor_tables(db: Db, shards: u16) -> String {
     }
 }
 
-fn article_table(db: Db) -> &'static str {
+/// Table of the hand-made relay.
+pub fn article_table(db: Db) -> &'static str {
     match db {
         Db::Sqlite => {
             "DROP TABLE IF EXISTS article_outbox; CREATE TABLE article_outbox (id TEXT PRIMARY KEY, topic TEXT NOT NULL, payload TEXT NOT NULL, status TEXT NOT NULL DEFAULT 'PENDING', created_at TEXT NOT NULL DEFAULT CURRENT_TIMESTAMP, sent_at TEXT); CREATE INDEX article_pending ON article_outbox (status, created_at)"
@@ -123,7 +130,8 @@ fn article_table(db: Db) -> &'static str {
     }
 }
 
-async fn outhaul(place: &mut Place, arguments: &Arguments, shards: u16, sink: Arc<dyn Sink>) -> Took {
+/// Fills an outbox and drains it into a sink.
+pub async fn outhaul(place: &mut Place, arguments: &Arguments, shards: u16, sink: Arc<dyn Sink>) -> Took {
     let store = outhaul_store::open(StoreOptions::new(place.url.clone())).await.expect("a store");
     for table in [
         "outbox",
@@ -150,21 +158,26 @@ async fn outhaul(place: &mut Place, arguments: &Arguments, shards: u16, sink: Ar
         shutdown_limit_ms: 60_000,
         maintenance: None,
     };
-    let (took, report) = timed(server_port(arguments.db, place), outhaul_relay::run(vec![outbox], Stop::new())).await;
+    let (took, report) =
+        timed(server_port(arguments.db, &place.url), outhaul_relay::run(vec![outbox], Stop::new())).await;
     let report = report.expect("a relay that ends well");
     assert_eq!(report.outboxes[0].1[0].delivered, arguments.rows as u64, "every row once");
     took
 }
 
-fn server_port(db: Db, place: &Place) -> Option<u16> {
-    (db != Db::Sqlite).then(|| raw::port(&place.url))
+/// Port of a database's server, if it has one.
+pub fn server_port(db: Db, url: &str) -> Option<u16> {
+    (db != Db::Sqlite).then(|| raw::port(url))
 }
 
 /// Runs it.
 pub async fn run(arguments: Arguments) {
+    if let Some(broker) = arguments.sink {
+        return rocketmq::drain::run(arguments, broker).await;
+    }
     let db = arguments.db;
     let mut place = raw::place(db).await;
-    let port = server_port(db, &place);
+    let port = server_port(db, &place.url);
     let mut table: Vec<(String, Vec<Took>)> = Vec::new();
     let mut note = |name: &str, took: Took| {
         eprintln!("{name}: {:.3} s, CPU {:.2} s here, {:.2} s in the server", took.clock, took.here, took.server);
@@ -193,7 +206,7 @@ pub async fn run(arguments: Arguments) {
         note("outhaul to file, 1 shard(s)", took);
         place.raw.execute(article_table(db)).await;
         raw::fill(place.raw.as_mut(), "article_outbox", "article", arguments.rows, arguments.payload_bytes).await;
-        let (took, sent) = timed(port, place.raw.article()).await;
+        let (took, sent) = timed(port, raw::article(place.raw.as_mut(), async |_| {})).await;
         assert_eq!(sent, arguments.rows);
         note("hand-made relay (200 a batch, UPDATE by id)", took);
     }

@@ -1,15 +1,20 @@
 //! `latency`: from the return of COMMIT to the arrival at the sink, at a steady rate of single-row transactions.
 
+use std::collections::HashMap;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use outhaul_store::{InitPlan, StoreOptions};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::process::Child;
+use tokio::task::{JoinHandle, JoinSet};
 
 use crate::measure::{percentile, used, used_by_server};
 use crate::raw::{self, Place};
+use crate::rocketmq::{self, Broker, Topic};
 use crate::{Db, child};
 
 const WRITERS: u64 = 8;
@@ -29,6 +34,9 @@ pub struct Arguments {
     /// Shards.
     #[arg(long, default_value_t = 1)]
     shards: u16,
+    /// Into a topic of this broker; a consumer of this program reads it.
+    #[arg(long)]
+    sink: Option<Broker>,
     /// Messages logged before; the same is measured again with them, as a ratio.
     #[arg(long, default_value_t = 0)]
     history: usize,
@@ -41,17 +49,53 @@ pub struct Arguments {
 }
 
 /// Times in microseconds since the start: of COMMIT and of arrival, by number of the row.
-struct Times {
+pub struct Times {
     start: Instant,
+    /// The same on the clock that other processes see, microseconds since 1970.
+    start_us: u64,
     committed: Vec<AtomicU64>,
     arrived: Vec<AtomicU64>,
     count: AtomicUsize,
 }
 
 impl Times {
+    fn new(rows: usize) -> Self {
+        let zeroes = || (0..rows).map(|_| AtomicU64::new(0)).collect();
+        let start_us = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_micros() as u64);
+        Self { start: Instant::now(), start_us, committed: zeroes(), arrived: zeroes(), count: AtomicUsize::new(0) }
+    }
+
     fn now(&self) -> u64 {
         self.start.elapsed().as_micros() as u64
     }
+
+    /// A message has arrived.
+    pub fn arrived(&self, id: &str, at: u64) {
+        if let Some(slot) = number(id).and_then(|n| self.arrived.get(n))
+            && slot.swap(at, Ordering::Relaxed) == 0
+        {
+            self.count.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// A message has arrived now.
+    pub fn arrives(&self, id: &str) {
+        self.arrived(id, self.now());
+    }
+
+    /// Sorted waits from COMMIT to what `until` says of a row, without the first rows.
+    fn waits(&self, skip: usize, until: impl Fn(usize) -> u64) -> Vec<u64> {
+        let committed = self.committed.iter().enumerate().skip(skip);
+        let mut waits: Vec<u64> =
+            committed.map(|(n, at)| until(n).saturating_sub(at.load(Ordering::Relaxed))).collect();
+        waits.sort_unstable();
+        waits
+    }
+}
+
+/// Number of a row, from its id.
+fn number(id: &str) -> Option<usize> {
+    id.strip_prefix("b-")?.parse().ok()
 }
 
 async fn collect(times: Arc<Times>, stream: TcpStream) {
@@ -64,13 +108,7 @@ async fn collect(times: Arc<Times>, stream: TcpStream) {
             }
             continue;
         }
-        let at = times.now();
-        if let Some(slot) =
-            line.strip_prefix("b-").and_then(|n| n.parse::<usize>().ok()).and_then(|n| times.arrived.get(n))
-            && slot.swap(at, Ordering::Relaxed) == 0
-        {
-            times.count.fetch_add(1, Ordering::Relaxed);
-        }
+        times.arrives(&line);
     }
 }
 
@@ -82,26 +120,64 @@ struct Figures {
     relay_cpu: f64,
     database_cpu: f64,
     rss_mib: f64,
+    /// P50 and P99 from COMMIT to the acknowledgement, where that is another moment.
+    acknowledged: Option<(u64, u64)>,
+}
+
+/// Where the rows go.
+enum Target {
+    Collector(JoinHandle<()>),
+    RocketMq { topic: Topic, readers: JoinSet<()>, acks: PathBuf },
+}
+
+impl Target {
+    async fn begin(sink: Option<Broker>, url: &str, times: &Arc<Times>) -> (Self, Child) {
+        let Some(broker) = sink else {
+            let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+            let address = listener.local_addr().expect("an address");
+            let times = times.clone();
+            let accepting = tokio::spawn(async move {
+                while let Ok((stream, _)) = listener.accept().await {
+                    tokio::spawn(collect(times.clone(), stream));
+                }
+            });
+            return (Self::Collector(accepting), child::start(url, Some(address), 1));
+        };
+        let namesrv = broker.namesrv();
+        let topic = Topic::make(&namesrv).await;
+        let readers = rocketmq::latency::read(&topic, times).await;
+        let acks = std::env::temp_dir().join(format!("outhaul-bench-{}-acks", std::process::id()));
+        let relay = child::start_to_rocketmq(url, &namesrv, &topic.prefix, &acks);
+        (Self::RocketMq { topic, readers, acks }, relay)
+    }
+
+    /// P50 and P99 of the acknowledgements, if they are another moment.
+    async fn end(self, times: &Times, skip: usize) -> Option<(u64, u64)> {
+        match self {
+            Self::Collector(accepting) => {
+                accepting.abort();
+                None
+            }
+            Self::RocketMq { topic, mut readers, acks } => {
+                readers.shutdown().await;
+                topic.delete().await;
+                let text = std::fs::read_to_string(&acks).expect("the times of the acknowledgements");
+                let _ = std::fs::remove_file(&acks);
+                let lines = text.lines().filter_map(|line| line.split_once(' '));
+                let of: HashMap<usize, u64> =
+                    lines.filter_map(|(id, at)| Some((number(id)?, at.parse().ok()?))).collect();
+                let waits = times.waits(skip, |n| of.get(&n).map_or(0, |at| at.saturating_sub(times.start_us)));
+                Some((percentile(&waits, 50.0), percentile(&waits, 99.0)))
+            }
+        }
+    }
 }
 
 async fn measure(place: &Place, arguments: &Arguments, seconds: u64, run: u64) -> Figures {
     const WARM_S: u64 = 2;
     let rows = (arguments.rate * (seconds + WARM_S)) as usize;
-    let times = Arc::new(Times {
-        start: Instant::now(),
-        committed: (0..rows).map(|_| AtomicU64::new(0)).collect(),
-        arrived: (0..rows).map(|_| AtomicU64::new(0)).collect(),
-        count: AtomicUsize::new(0),
-    });
-    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
-    let address = listener.local_addr().expect("an address");
-    let collecting = times.clone();
-    let accepting = tokio::spawn(async move {
-        while let Ok((stream, _)) = listener.accept().await {
-            tokio::spawn(collect(collecting.clone(), stream));
-        }
-    });
-    let relay = child::start(&place.url, Some(address), 1);
+    let times = Arc::new(Times::new(rows));
+    let (target, relay) = Target::begin(arguments.sink, &place.url, &times).await;
     let pid = relay.id().unwrap_or(0);
     // The relay owns its shards once the first row has arrived; that row is number 0.
     let port = raw::port(&place.url);
@@ -134,16 +210,9 @@ async fn measure(place: &Place, arguments: &Arguments, seconds: u64, run: u64) -
     }
     assert_eq!(times.count.load(Ordering::Relaxed), rows, "every row arrives");
     child::stop(relay).await;
-    accepting.abort();
     let skip = (arguments.rate * WARM_S) as usize;
-    let mut waits: Vec<u64> = times
-        .committed
-        .iter()
-        .zip(&times.arrived)
-        .skip(skip)
-        .map(|(c, a)| a.load(Ordering::Relaxed).saturating_sub(c.load(Ordering::Relaxed)))
-        .collect();
-    waits.sort_unstable();
+    let acknowledged = target.end(&times, skip).await;
+    let waits = times.waits(skip, |n| times.arrived[n].load(Ordering::Relaxed));
     Figures {
         p50: percentile(&waits, 50.0),
         p99: percentile(&waits, 99.0),
@@ -152,6 +221,7 @@ async fn measure(place: &Place, arguments: &Arguments, seconds: u64, run: u64) -
         relay_cpu: (relay_after.cpu - relay_before.cpu).as_secs_f64() / span * 100.0,
         database_cpu: (database_after.cpu.saturating_sub(database_before.cpu)).as_secs_f64() / span * 100.0,
         rss_mib: relay_after.rss_kib as f64 / 1024.0,
+        acknowledged,
     }
 }
 
@@ -167,6 +237,15 @@ fn print(name: &str, f: &Figures, base: Option<&Figures>) {
         f.rss_mib,
         f.database_cpu
     );
+    if let Some((p50, p99)) = f.acknowledged {
+        println!(
+            "{:<24} P50 {:>6.2} ms  P99 {:>6.2} ms  to the acknowledgement; relay CPU {:.0} us an event",
+            "",
+            p50 as f64 / 1e3,
+            p99 as f64 / 1e3,
+            f.relay_cpu * 1e4 / f.rate
+        );
+    }
 }
 
 /// Runs it.
@@ -177,8 +256,11 @@ pub async fn run(arguments: Arguments) {
     store.init(&InitPlan { shards, ..InitPlan::default() }).await.expect("tables");
     store.close().await;
     println!(
-        "{:?}: {} single-row transactions a second for {} s, {shards} shard(s)",
-        arguments.db, arguments.rate, arguments.seconds
+        "{:?}{}: {} single-row transactions a second for {} s, {shards} shard(s)",
+        arguments.db,
+        arguments.sink.map_or_else(String::new, |broker| format!(" to a consumer of {}", broker.name())),
+        arguments.rate,
+        arguments.seconds
     );
     let base = measure(&place, &arguments, arguments.seconds, 0).await;
     print("no history", &base, None);

@@ -10,6 +10,7 @@ mod idle;
 mod latency;
 mod measure;
 mod raw;
+mod rocketmq;
 
 use clap::{Parser, Subcommand, ValueEnum};
 
@@ -53,6 +54,9 @@ enum What {
     /// A relay in a process of its own, for the other commands.
     #[command(hide = true)]
     Child(child::Arguments),
+    /// Batch sends in a process of its own, for `drain --sink`.
+    #[command(hide = true)]
+    Sends(rocketmq::sends::Arguments),
 }
 
 #[tokio::main(flavor = "multi_thread")]
@@ -68,5 +72,6 @@ async fn run(arguments: Arguments) {
         What::Idle(a) => idle::run(a).await,
         What::Footprint(a) => footprint::run(a).await,
         What::Child(a) => child::run(a).await,
+        What::Sends(a) => rocketmq::sends::run(a).await,
     }
 }

@@ -35,6 +35,13 @@ pub fn used(pid: u32) -> Used {
     Used { cpu: Duration::from_secs_f64((ticks(11) + ticks(12)) / TICKS_PER_S), rss_kib }
 }
 
+/// The most resident memory that a process ever had, KiB.
+pub fn peak_rss_kib(pid: u32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let line = status.lines().find_map(|l| l.strip_prefix("VmHWM:"));
+    line.and_then(|l| l.split_whitespace().next()?.parse().ok()).unwrap_or(0)
+}
+
 /// What the server that listens on a loopback port used, its child processes included.
 pub fn used_by_server(port: u16) -> Used {
     let Some(main) = listener(port) else { return Used::default() };

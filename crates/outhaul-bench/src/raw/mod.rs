@@ -29,8 +29,30 @@ pub trait Raw: Send {
     /// The floor: one connection; select a page, delete it by runs, insert one chunk, commit; until the table is empty.
     /// With `shards`, the table has the primary key (shard, seq) and a page is read over all of them.
     async fn floor(&mut self, shards: u16) -> usize;
-    /// The hand-made relay: 200 pending rows by created_at, hand them over, UPDATE … SENT by id; until none is pending.
-    async fn article(&mut self) -> usize;
+    /// Of a hand-made relay: 200 pending rows by created_at.
+    async fn pending(&mut self) -> Vec<PendingRow>;
+    /// Of a hand-made relay: UPDATE … SENT by id.
+    async fn mark_sent(&mut self, rows: &[PendingRow]);
+}
+
+/// A row of the hand-made relay's table.
+pub struct PendingRow {
+    pub id: String,
+    pub payload: Vec<u8>,
+}
+
+/// The hand-made relay: pending rows, hand them over, UPDATE … SENT by id; until none is pending.
+pub async fn article(raw: &mut dyn Raw, mut hand_over: impl AsyncFnMut(&[PendingRow])) -> usize {
+    let mut sent = 0;
+    loop {
+        let rows = raw.pending().await;
+        if rows.is_empty() {
+            return sent;
+        }
+        hand_over(&rows).await;
+        raw.mark_sent(&rows).await;
+        sent += rows.len();
+    }
 }
 
 /// A database for one run.
@@ -50,7 +72,8 @@ impl Drop for Place {
     }
 }
 
-fn variable(name: &str) -> String {
+/// An environment variable that the command for the servers prints.
+pub fn variable(name: &str) -> String {
     std::env::var(name).unwrap_or_else(|_| {
         eprintln!("{name} is not set: run `./dev servers start`, then `eval \"$(./dev servers env)\"`");
         std::process::exit(2)

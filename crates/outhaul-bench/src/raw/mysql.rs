@@ -4,7 +4,7 @@ use async_trait::async_trait;
 use mysql_async::prelude::Queryable;
 use mysql_async::{Conn, Opts, Value};
 
-use super::{ARTICLE_BATCH, FloorRow, PAGE, Raw, floor_chunk, runs};
+use super::{ARTICLE_BATCH, FloorRow, PAGE, PendingRow, Raw, floor_chunk, runs};
 
 pub struct MySqlRaw(Conn);
 
@@ -81,24 +81,21 @@ impl Raw for MySqlRaw {
         }
     }
 
-    async fn article(&mut self) -> usize {
-        let mut sent = 0;
-        loop {
-            let ids: Vec<(String, String, Vec<u8>)> = self
-                .0
-                .exec(format!("SELECT id, topic, payload FROM article_outbox WHERE status = 'PENDING' ORDER BY created_at LIMIT {ARTICLE_BATCH}"), ())
-                .await
-                .expect("a page");
-            if ids.is_empty() {
-                return sent;
-            }
-            sent += ids.len();
-            let list: Vec<String> = ids.iter().map(|(id, ..)| format!("'{id}'")).collect();
-            self.execute(&format!(
-                "UPDATE article_outbox SET status = 'SENT', sent_at = NOW(3) WHERE id IN ({})",
-                list.join(",")
-            ))
-            .await;
-        }
+    async fn pending(&mut self) -> Vec<PendingRow> {
+        let rows: Vec<(String, String, Vec<u8>)> = self
+            .0
+            .exec(format!("SELECT id, topic, payload FROM article_outbox WHERE status = 'PENDING' ORDER BY created_at LIMIT {ARTICLE_BATCH}"), ())
+            .await
+            .expect("a page");
+        rows.into_iter().map(|(id, _, payload)| PendingRow { id, payload }).collect()
+    }
+
+    async fn mark_sent(&mut self, rows: &[PendingRow]) {
+        let list: Vec<String> = rows.iter().map(|row| format!("'{}'", row.id)).collect();
+        self.execute(&format!(
+            "UPDATE article_outbox SET status = 'SENT', sent_at = NOW(3) WHERE id IN ({})",
+            list.join(",")
+        ))
+        .await;
     }
 }

@@ -3,7 +3,7 @@
 use async_trait::async_trait;
 use tokio_postgres::{Client, NoTls, SimpleQueryMessage};
 
-use super::{ARTICLE_BATCH, FloorRow, PAGE, Raw, floor_chunk, runs};
+use super::{ARTICLE_BATCH, FloorRow, PAGE, PendingRow, Raw, floor_chunk, runs};
 
 pub struct PostgresRaw(Client);
 
@@ -78,26 +78,17 @@ impl Raw for PostgresRaw {
         }
     }
 
-    async fn article(&mut self) -> usize {
-        let select = self
-            .0
-            .prepare(&format!("SELECT id, topic, payload FROM article_outbox WHERE status = 'PENDING' ORDER BY created_at LIMIT {ARTICLE_BATCH}"))
-            .await
-            .expect("a statement");
-        let update = self
-            .0
-            .prepare("UPDATE article_outbox SET status = 'SENT', sent_at = now() WHERE id = ANY($1)")
-            .await
-            .expect("a statement");
-        let mut sent = 0;
-        loop {
-            let rows = self.0.query(&select, &[]).await.expect("a page");
-            if rows.is_empty() {
-                return sent;
-            }
-            sent += rows.len();
-            let ids: Vec<String> = rows.iter().map(|r| r.get(0)).collect();
-            self.0.execute(&update, &[&ids]).await.expect("an update");
-        }
+    async fn pending(&mut self) -> Vec<PendingRow> {
+        let select = format!(
+            "SELECT id, topic, payload FROM article_outbox WHERE status = 'PENDING' ORDER BY created_at LIMIT {ARTICLE_BATCH}"
+        );
+        let rows = self.0.query(&select, &[]).await.expect("a page");
+        rows.iter().map(|r| PendingRow { id: r.get(0), payload: r.get::<_, String>(2).into_bytes() }).collect()
+    }
+
+    async fn mark_sent(&mut self, rows: &[PendingRow]) {
+        let ids: Vec<&str> = rows.iter().map(|row| &*row.id).collect();
+        let update = "UPDATE article_outbox SET status = 'SENT', sent_at = now() WHERE id = ANY($1)";
+        self.0.execute(update, &[&ids]).await.expect("an update");
     }
 }

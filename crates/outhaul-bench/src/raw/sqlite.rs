@@ -5,7 +5,7 @@ use std::path::Path;
 use async_trait::async_trait;
 use rusqlite::Connection;
 
-use super::{ARTICLE_BATCH, FloorRow, PAGE, Raw, floor_chunk, runs};
+use super::{ARTICLE_BATCH, FloorRow, PAGE, PendingRow, Raw, floor_chunk, runs};
 
 pub struct SqliteRaw(std::sync::Mutex<Connection>);
 
@@ -68,27 +68,24 @@ impl Raw for SqliteRaw {
         }
     }
 
-    async fn article(&mut self) -> usize {
+    async fn pending(&mut self) -> Vec<PendingRow> {
         let c = self.0.get_mut().expect("a connection");
-        let mut sent = 0;
-        loop {
-            let ids: Vec<String> = {
-                let mut select = c
-                    .prepare_cached(&format!("SELECT id, topic, payload FROM article_outbox WHERE status = 'PENDING' ORDER BY created_at LIMIT {ARTICLE_BATCH}"))
-                    .expect("a statement");
-                let rows = select.query_map([], |r| r.get(0)).expect("a page");
-                rows.map(|r| r.expect("a row")).collect()
-            };
-            if ids.is_empty() {
-                return sent;
-            }
-            sent += ids.len();
-            let list: Vec<String> = ids.iter().map(|id| format!("'{id}'")).collect();
-            c.execute_batch(&format!(
-                "UPDATE article_outbox SET status = 'SENT', sent_at = datetime('now') WHERE id IN ({})",
-                list.join(",")
-            ))
-            .expect("an update");
-        }
+        let mut select = c
+            .prepare_cached(&format!("SELECT id, topic, payload FROM article_outbox WHERE status = 'PENDING' ORDER BY created_at LIMIT {ARTICLE_BATCH}"))
+            .expect("a statement");
+        let rows = select
+            .query_map([], |r| Ok(PendingRow { id: r.get(0)?, payload: r.get::<_, String>(2)?.into_bytes() }))
+            .expect("a page");
+        rows.map(|r| r.expect("a row")).collect()
+    }
+
+    async fn mark_sent(&mut self, rows: &[PendingRow]) {
+        let list: Vec<String> = rows.iter().map(|row| format!("'{}'", row.id)).collect();
+        let c = self.0.get_mut().expect("a connection");
+        c.execute_batch(&format!(
+            "UPDATE article_outbox SET status = 'SENT', sent_at = datetime('now') WHERE id IN ({})",
+            list.join(",")
+        ))
+        .expect("an update");
     }
 }

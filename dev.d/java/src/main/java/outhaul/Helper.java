@@ -30,7 +30,7 @@ public final class Helper {
         "         unknown one was asked about, --seconds at most). Lists are gone through again and again",
         "consume  --namesrv A --topic T [--group G] [--mode concurrent | orderly] [--count N] [--seconds S=30] [--tags E=*]",
         "         from the first offset on; ends after N messages or S seconds, whichever is first",
-        "bench    --namesrv A --topic T [--count N=100000] [--warmup N=20000] [--batch N=200] [--bytes N=300]",
+        "bench    --namesrv A --topic T [--count N=100000] [--warmup N=20000] [--batch N=200] [--bytes N=300] [--threads N=1] [--like-outhaul yes]",
         "         [--queues Q: all] one thread, one batch in flight, round robin over the queues",
         "all      [--access-key K --secret-key S] [--tls] (it trusts any server, unless these stand before the command:",
         "         -Dtls.test.mode.enable=false -Dtls.client.authServer=true -Dtls.client.trustCertPath=FILE)");
