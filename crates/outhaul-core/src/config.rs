@@ -44,6 +44,12 @@ pub struct Settings {
     pub window_bytes: usize,
     /// Send as soon as a row was read (true), or only once it was moved (false).
     pub send_ahead: bool,
+    /// Wait between two questions for what has reached the demanded ack level, milliseconds. Only where
+    /// acknowledgements do so some time after they were given.
+    pub prove_ms: u64,
+    /// A destination to which nothing is sent is asked so often whether it is still the one that was started,
+    /// milliseconds: it may have forgotten what it acknowledged meanwhile.
+    pub look_ms: u64,
     /// First and longest wait after a failed call of the database, milliseconds.
     pub store_backoff_ms: (u64, u64),
 }
@@ -72,6 +78,8 @@ impl Default for Settings {
             unmoved_bytes: 8 << 20,
             window_bytes: 4 << 20,
             send_ahead: true,
+            prove_ms: 150,
+            look_ms: 5_000,
             store_backoff_ms: (50, 2_000),
         }
     }

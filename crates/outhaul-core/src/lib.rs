@@ -9,6 +9,7 @@
 
 pub mod checkpoint;
 pub mod chunk;
+pub mod comparison;
 pub mod config;
 pub mod destination;
 #[doc(hidden)]

@@ -396,9 +396,9 @@ impl Pipeline {
             && self.unmoved().0 == 0
     }
 
-    /// Whether everything below a position is moved and settled in every lane, and stored.
+    /// Whether everything below a position is moved, and settled in every lane with all the proof that is demanded.
     pub(crate) fn is_settled_below(&self, position: Position) -> bool {
-        self.log_end >= position && self.lanes.iter().all(|l| l.cursor() >= position)
+        self.log_end >= position && self.lanes.iter().all(|l| l.proven() >= position)
     }
 }
 

@@ -77,10 +77,30 @@ pub struct LaneState {
     pub destination: String,
     /// Every position below it is settled: delivered, parked, or not routed here.
     pub cursor: Position,
-    /// Every position below it has reached the demanded ack level. Equal to `cursor` where none is demanded.
+    /// Every position below it has reached the demanded ack level. Equal to `cursor` where none is demanded, or where
+    /// an acknowledgement proves it at once.
     pub proven: Position,
+    /// Where acknowledgements reach the demanded level some time after they were given: what `proven` says.
+    pub proof: Option<Proof>,
     /// Positions at or above the cursor that are settled already. They are not sent again.
     pub ahead: Runs,
+}
+
+/// What was proven after it was acknowledged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Proof {
+    /// The level that acknowledgements from `from` up to [`LaneState::proven`] have reached.
+    pub level: AckLevel,
+    /// See `level`. What was acknowledged below it was not asked about.
+    pub from: Position,
+}
+
+impl LaneState {
+    /// The level that the acknowledgement of a position has reached, given the one that its receipt names.
+    pub fn level(&self, position: Position, receipt: AckLevel) -> AckLevel {
+        let proven = |proof: &Proof| proof.from <= position && position < self.proven;
+        self.proof.filter(proven).map_or(receipt, |proof| proof.level.max(receipt))
+    }
 }
 
 /// One receipt of a lane, as a checkpoint stores it.
@@ -102,6 +122,8 @@ pub struct ReceiptRow {
 }
 
 const RECEIPTS_V1: u8 = 1;
+/// As the first, with the proof of each lane. Written only where one has it.
+const RECEIPTS_V2: u8 = 2;
 /// The most that a receipt row may unpack to.
 const MAX_ROW_BYTES: usize = 256 << 20;
 
@@ -114,12 +136,17 @@ impl ReceiptRow {
 
     /// The bytes that are stored: a version byte, then compressed content.
     pub fn encode(&self) -> Vec<u8> {
+        let version = if self.lanes.iter().any(|(s, _)| s.proof.is_some()) { RECEIPTS_V2 } else { RECEIPTS_V1 };
         let mut out = Vec::with_capacity(256);
         put_u64(&mut out, self.lanes.len() as u64);
         for (state, receipts) in &self.lanes {
             put_bytes(&mut out, state.destination.as_bytes());
             put_u64(&mut out, state.cursor.0);
             put_u64(&mut out, state.proven.0);
+            if version == RECEIPTS_V2 {
+                out.push(state.proof.map_or(0, |proof| proof.level.code() + 1));
+                state.proof.iter().for_each(|proof| put_u64(&mut out, proof.from.0));
+            }
             put_u64(&mut out, state.ahead.run_count() as u64);
             let mut before = state.cursor.0;
             for run in state.ahead.iter() {
@@ -138,7 +165,7 @@ impl ReceiptRow {
                 (position, sent_at) = (r.position.0, r.receipt.sent_at_us);
             }
         }
-        let mut bytes = vec![RECEIPTS_V1];
+        let mut bytes = vec![version];
         bytes.extend_from_slice(&compress(&out));
         bytes
     }
@@ -149,7 +176,7 @@ impl ReceiptRow {
     /// The bytes are not a receipt row of a version that this build knows.
     pub fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
         let (version, body) = bytes.split_first().ok_or(DecodeError { what: "receipt version", at: 0 })?;
-        if *version != RECEIPTS_V1 {
+        if !matches!(*version, RECEIPTS_V1 | RECEIPTS_V2) {
             return Err(DecodeError { what: "receipt version", at: 0 });
         }
         let content = decompress(body, MAX_ROW_BYTES, "receipts")?;
@@ -159,6 +186,13 @@ impl ReceiptRow {
             let destination = r.text("destination")?;
             let cursor = r.u64("cursor")?;
             let proven = r.u64("proven")?;
+            let proof = match if *version == RECEIPTS_V2 { r.u8("proof")? } else { 0 } {
+                0 => None,
+                n => {
+                    let level = AckLevel::from_code(n - 1).ok_or_else(|| r.fail("proof"))?;
+                    Some(Proof { level, from: Position(r.u64("proof")?) })
+                }
+            };
             let mut ahead = Runs::new();
             let mut before = cursor;
             for _ in 0..r.count("run count")? {
@@ -181,7 +215,7 @@ impl ReceiptRow {
                     receipt: Receipt { sent_at_us: sent_at, level, attempts, detail },
                 });
             }
-            let state = LaneState { destination, cursor: Position(cursor), proven: Position(proven), ahead };
+            let state = LaneState { destination, cursor: Position(cursor), proven: Position(proven), proof, ahead };
             row.lanes.push((state, receipts));
         }
         if r.at_end() { Ok(row) } else { Err(r.fail("end of receipts")) }
@@ -251,9 +285,13 @@ mod tests {
             v.iter().for_each(|(a, n)| runs.insert_run(Run { first: *a, last: a + n }));
             runs
         });
-        (".{0,12}", any::<u64>(), any::<u64>(), runs, proptest::collection::vec(receipt, 0..9)).prop_map(
-            |(destination, cursor, proven, ahead, receipts)| {
-                let state = LaneState { destination, cursor: Position(cursor), proven: Position(proven), ahead };
+        let proof = proptest::option::of(
+            (0..4u8, any::<u64>())
+                .prop_map(|(level, from)| Proof { level: AckLevel::from_code(level).unwrap(), from: Position(from) }),
+        );
+        (".{0,12}", any::<u64>(), any::<u64>(), proof, runs, proptest::collection::vec(receipt, 0..9)).prop_map(
+            |(destination, cursor, proven, proof, ahead, receipts)| {
+                let state = LaneState { destination, cursor: Position(cursor), proven: Position(proven), proof, ahead };
                 (state, receipts)
             },
         )
@@ -267,11 +305,20 @@ mod tests {
         }
 
         #[test]
+        fn what_has_no_proof_is_written_as_it_always_was(lanes in proptest::collection::vec(lane(), 0..5)) {
+            let without = |(s, r): (LaneState, _)| (LaneState { proof: None, ..s }, r);
+            let row = ReceiptRow { lanes: lanes.into_iter().map(without).collect() };
+            prop_assert_eq!(row.encode()[0], RECEIPTS_V1);
+        }
+
+        #[test]
         fn never_panics(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
             let _ = ReceiptRow::decode(&bytes);
-            let mut framed = vec![RECEIPTS_V1];
-            framed.extend(compress(&bytes));
-            let _ = ReceiptRow::decode(&framed);
+            for version in [RECEIPTS_V1, RECEIPTS_V2] {
+                let mut framed = vec![version];
+                framed.extend(compress(&bytes));
+                let _ = ReceiptRow::decode(&framed);
+            }
         }
     }
 }

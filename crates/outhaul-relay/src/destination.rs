@@ -8,7 +8,7 @@ use std::time::Duration;
 use outhaul_core::config::LaneLimits;
 use outhaul_core::instance::Ready;
 use outhaul_core::lane::SendBatch;
-use outhaul_sink::{AckLevel, Outcome, Reason, Sink, SinkInfo};
+use outhaul_sink::{AckLevel, Outcome, Reason, Receipt, Sink, SinkInfo};
 use tokio::time::Instant;
 
 /// A destination as the relay is given it.
@@ -46,6 +46,7 @@ pub(crate) struct Runner {
     /// The newest start that has begun: what was to be sent after an earlier one is not sent any more.
     begun: AtomicU64,
     said: Mutex<Option<SinkInfo>>,
+    send_limit_ms: u64,
     delivered: AtomicU64,
     failed: AtomicU64,
     forgotten: AtomicU64,
@@ -64,6 +65,7 @@ impl Runner {
             require_ack: destination.require_ack,
             begun: AtomicU64::new(0),
             said: Mutex::new(None),
+            send_limit_ms: destination.limits.send_limit_ms,
             delivered: AtomicU64::new(0),
             failed: AtomicU64::new(0),
             forgotten: AtomicU64::new(0),
@@ -122,20 +124,48 @@ impl Runner {
 
     pub(crate) async fn start(&self, start: u64, limit_ms: u64) -> Result<Ready, Reason> {
         self.begun.store(start, Ordering::SeqCst);
+        // What it said before counts only if every start since has succeeded, and not for one that is cut off.
+        let before = self.said.lock().unwrap_or_else(PoisonError::into_inner).take();
         let started = tokio::time::timeout(Duration::from_millis(limit_ms), self.sink.start()).await;
         let late = || Reason::new("OUT-4003", format!("not ready within {limit_ms} ms"));
         let result = started.map_err(|_| late()).and_then(|r| r.map_err(|e| Reason::new(e.code, e.message)));
-        let said = result.as_ref().ok().cloned();
-        let before = std::mem::replace(&mut *self.said.lock().unwrap_or_else(PoisonError::into_inner), said);
         let info = result?;
-        if before.as_ref() != Some(&info) {
+        let unchanged = info.unchanged && before.is_some();
+        let said = SinkInfo { unchanged: false, ..info };
+        let news = before.as_ref() != Some(&said);
+        *self.said.lock().unwrap_or_else(PoisonError::into_inner) = Some(said.clone());
+        let info = said;
+        if news {
             tracing::info!(destination = self.name, ack_level = info.level.as_str(), "destination is ready");
             for warning in &info.warnings {
                 tracing::warn!(destination = self.name, "{warning}");
             }
         }
         let later = self.require_ack.unwrap_or(AckLevel::Flushed);
-        Ok(Ready { proves_later: info.proves_later.then_some(later) })
+        Ok(Ready { proves_later: info.proves_later.then_some(later), unchanged })
+    }
+
+    /// Which of these acknowledgements have reached the demanded level.
+    pub(crate) async fn prove(&self, start: u64, receipts: &[Receipt]) -> Result<Vec<bool>, Reason> {
+        if self.begun.load(Ordering::SeqCst) != start {
+            return Err(Reason::new("OUT-4017", "started anew meanwhile"));
+        }
+        let late = || Reason::new("OUT-4003", format!("no answer within {} ms", self.send_limit_ms));
+        let answer = tokio::time::timeout(Duration::from_millis(self.send_limit_ms), self.sink.prove(receipts)).await;
+        let proven = answer.map_err(|_| late()).and_then(|r| r.map_err(|e| Reason::new(e.code, e.message)));
+        // An answer that is missing is none.
+        let proven = proven.map(|mut all| {
+            all.resize(receipts.len(), false);
+            all
+        });
+        if let Err(reason) = &proven {
+            tracing::warn!(destination = self.name, code = reason.code, "it is started anew: {}", reason.text);
+        }
+        proven
+    }
+
+    pub(crate) const fn send_limit_ms(&self) -> u64 {
+        self.send_limit_ms
     }
 
     pub(crate) fn has_forgotten(&self, count: u64) {

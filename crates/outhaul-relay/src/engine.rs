@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use outhaul_core::chunk;
+use outhaul_core::comparison::Comparison;
 use outhaul_core::config::{Config, DestinationConfig, Settings};
 use outhaul_core::destination::DestinationIndex;
 use outhaul_core::instance::{CheckpointAnswer, Command, Event, Input, Instance, ReadKind, Recovered};
@@ -104,6 +105,7 @@ enum Asking {
     Parked(Lane, Vec<outhaul_core::message::Position>),
     Start(DestinationIndex, u64),
     Verify(Lane, u64),
+    Prove(DestinationIndex, u64),
     Send(Lane, u32, u64),
 }
 
@@ -133,6 +135,7 @@ impl Asking {
             Self::Verify(Lane { shard, epoch, destination }, start) => {
                 Input::Verified { shard, epoch, destination, start, found: Err(lost()) }
             }
+            Self::Prove(destination, start) => Input::Proven { destination, start, proven: Err(lost()) },
             Self::Send(Lane { shard, epoch, destination }, slot, batch) => {
                 Input::Answer { shard, epoch, destination, slot, batch, outcomes: Vec::new() }
             }
@@ -469,7 +472,11 @@ impl Engine {
             Command::Verify { shard, epoch, destination, start, recent, unproven_from, max_forgotten } => {
                 let Some(runner) = self.runners.get(usize::from(destination.0)) else { return };
                 let (names, sink) = (self.names.clone(), runner.sink());
-                let look = Look { store, sink, names, shard, destination, recent, unproven_from, max_forgotten };
+                let name = names.get(usize::from(destination.0)).cloned().unwrap_or_default();
+                // What was answered later than a send before something was stored before it.
+                let margin_ms = runner.send_limit_ms().saturating_mul(2);
+                let comparison = Comparison::new(name, recent, unproven_from, max_forgotten, margin_ms);
+                let look = Look { store, sink, names, shard, comparison };
                 let lane = Lane { shard, epoch, destination };
                 self.spawn(Asking::Verify(lane, start), async move {
                     let (found, said) = match Box::pin(look.verify()).await {
@@ -480,6 +487,13 @@ impl Engine {
                         }
                     };
                     (Input::Verified { shard, epoch, destination, start, found }, said)
+                });
+            }
+            Command::Prove { destination, start, receipts } => {
+                let Some(runner) = self.runners.get(usize::from(destination.0)).cloned() else { return };
+                self.spawn(Asking::Prove(destination, start), async move {
+                    let proven = runner.prove(start, &receipts).await;
+                    (Input::Proven { destination, start, proven }, None)
                 });
             }
             Command::Send { shard, epoch, destination, batch } => {

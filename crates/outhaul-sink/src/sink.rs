@@ -19,6 +19,9 @@ pub struct SinkInfo {
     /// Whether an acknowledgement reaches the demanded level only some time after it was given, so that
     /// [`Sink::prove`] has to be asked.
     pub proves_later: bool,
+    /// No connection was made anew since the last [`Sink::start`] that succeeded: what was there then is there now, and
+    /// lanes need not compare. Where in doubt, false.
+    pub unchanged: bool,
 }
 
 /// A message that was acknowledged, by its receipt.
@@ -97,7 +100,8 @@ pub trait Sink: Send + Sync + 'static {
     fn slotting(&self) -> Slotting;
 
     /// Connects, looks at the destination, repairs what a crash may have left. Called before the first send, and again
-    /// before the next send after a destination was down.
+    /// after a send was told that the destination is down; calls of `send` may still be under way then, none begins. It
+    /// succeeds if anything can be sent: of a part that does not answer the sends to it tell. Limited as a send is.
     ///
     /// # Errors
     /// The destination does not answer (`passes`) or cannot be used as configured.
@@ -106,6 +110,10 @@ pub trait Sink: Send + Sync + 'static {
     /// Delivers messages of one slot, in their order; one outcome a message, in their order. A message may only be
     /// attempted after all earlier ones of the same key in the batch were delivered: from the first that was not, later
     /// ones of its key are answered `Retry` without being sent.
+    ///
+    /// A call that began before a [`Sink::start`] sends nothing over a connection that this start, or anybody after it,
+    /// has made: what the destination may have forgotten when the old one broke must be found out first. It answers
+    /// `DestinationDown` for what is not sent, which brings about the next start.
     ///
     /// `Delivered` is said only when the destination has confirmed; its level is what the confirmation proves.
     async fn send(&self, slot: u32, messages: &[Arc<Message>]) -> Vec<Outcome>;
@@ -122,10 +130,14 @@ pub trait Sink: Send + Sync + 'static {
     }
 
     /// Which of these acknowledgements have reached the demanded level by now, one answer each. Asked every 100 to
-    /// 200 ms, all lanes together, while [`SinkInfo::proves_later`] and some have not.
+    /// 200 ms, all lanes together, while [`SinkInfo::proves_later`] and some have not. Asked with none every few seconds, of
+    /// every sink, so that one to which nothing is sent notices that a connection was made anew.
+    ///
+    /// What a part of the destination holds that does not answer is answered `false`.
     ///
     /// # Errors
-    /// It cannot be found out now.
+    /// A connection was made anew since the last [`Sink::start`], or nothing answers: the destination is started, and its
+    /// memory compared, before it is asked again. What is not there any more must never count as proven.
     async fn prove(&self, receipts: &[Receipt]) -> Result<Vec<bool>, SinkError> {
         Ok(vec![true; receipts.len()])
     }

@@ -153,12 +153,19 @@ struct Log {
     forgotten: HashSet<usize>,
     /// Entries below this one are on stable storage.
     flushed: usize,
+    /// It has crashed so often, and had done so at the last start: in between no connection works.
+    crashes: usize,
+    connected_after: usize,
     /// Positions that `verify` was shown, call by call.
     verified: Vec<(ShardId, Vec<u64>)>,
     proofs: usize,
 }
 
 impl Log {
+    const fn is_connected(&self) -> bool {
+        self.crashes == self.connected_after
+    }
+
     /// What is there, by its place.
     fn held(&self) -> impl Iterator<Item = (usize, &Received)> {
         self.entries.iter().enumerate().filter(|(n, r)| r.stored && !self.forgotten.contains(n))
@@ -237,10 +244,11 @@ impl ScriptedSink {
         log.flushed = log.entries.len();
     }
 
-    /// As if the power had been cut: what is stored and not flushed is not there any more. Returns the ids. Nobody is
-    /// told; let a send be answered [`Answer::Down`], and it is found out after the next start.
+    /// As if the power had been cut: what is stored and not flushed is not there any more. Returns the ids. Until the next
+    /// `start` every send is answered as down, and nothing is proven.
     pub fn crash(&self) -> Vec<String> {
         let mut log = self.log();
+        log.crashes += 1;
         let flushed = log.flushed;
         let lost: Vec<(usize, String)> =
             log.held().filter(|(n, _)| *n >= flushed).map(|(n, r)| (n, r.message.id.clone())).collect();
@@ -432,11 +440,18 @@ impl Sink for ScriptedSink {
             let mut script = self.script_state();
             (script.failing_starts.pop_front(), script.level, script.proves_later)
         };
+        {
+            let mut log = self.log();
+            log.connected_after = log.crashes;
+        }
         self.state.starts.send_modify(|n| *n += 1);
-        failure.map_or_else(|| Ok(SinkInfo { level, warnings: Vec::new(), proves_later }), Err)
+        failure.map_or_else(|| Ok(SinkInfo { level, proves_later, ..SinkInfo::default() }), Err)
     }
 
     async fn send(&self, slot: u32, messages: &[Arc<Message>]) -> Vec<Outcome> {
+        if !self.log().is_connected() {
+            return vec![Outcome::DestinationDown(reason()); messages.len()];
+        }
         let under_way = self.begin(slot, messages);
         let call = under_way.call;
         let mut held_keys = HashSet::new();
@@ -504,6 +519,9 @@ impl Sink for ScriptedSink {
     /// The receipt's detail is the place of its message.
     async fn prove(&self, receipts: &[Receipt]) -> Result<Vec<bool>, SinkError> {
         let mut log = self.log();
+        if !log.is_connected() {
+            return Err(SinkError { code: CODE, message: "connection lost".into(), passes: true });
+        }
         log.proofs += 1;
         Ok(receipts.iter().map(|r| r.detail.parse::<usize>().is_ok_and(|n| n < log.flushed)).collect())
     }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use outhaul_core::chunk::DestinationNames;
 use outhaul_core::message::Message;
 use outhaul_core::parked::ParkedEntry;
-use outhaul_core::receipt::Receipt;
+use outhaul_core::receipt::{LaneState, Receipt};
 use outhaul_store::{Store, StoreError};
 use serde::Serialize;
 
@@ -114,11 +114,8 @@ async fn deliveries(store: &Arc<dyn Store>, m: &Message, names: &[String]) -> Re
     let mut receipts: BTreeMap<String, Receipt> = BTreeMap::new();
     for (lane, of_lane) in store.receipts_of(m.shard, m.position).await?.into_iter().flat_map(|row| row.lanes) {
         for r in of_lane.into_iter().filter(|r| r.position == m.position) {
-            // Sent more than once: the newest answer counts.
-            let newest = receipts.entry(lane.destination.clone()).or_insert_with(|| r.receipt.clone());
-            if r.receipt.sent_at_us > newest.sent_at_us {
-                *newest = r.receipt;
-            }
+            // Sent more than once: the newest answer counts, and rows and receipts come in the order of the answers.
+            receipts.insert(lane.destination.clone(), r.receipt);
         }
     }
     let lanes = store.recover(m.shard).await?.lanes.lanes;
@@ -132,7 +129,12 @@ async fn deliveries(store: &Arc<dyn Store>, m: &Message, names: &[String]) -> Re
         .map(|name| {
             let entry = parked.iter().find(|p| p.destination == name);
             let lane = lanes.iter().map(|(state, _)| state).find(|s| s.destination == name);
-            let settled = lane.is_some_and(|s| m.position < s.cursor || s.ahead.contains(m.position.0));
+            let is_settled = |s: &LaneState| m.position < s.cursor || s.ahead.contains(m.position.0);
+            let settled = lane.map_or_else(|| receipts.contains_key(&name), is_settled);
+            // What was proven after it was acknowledged stands with the lane, not with the receipt.
+            if let (Some(lane), Some(receipt)) = (lane, receipts.get_mut(&name)) {
+                receipt.level = lane.level(m.position, receipt.level);
+            }
             delivery(name.clone(), receipts.get(&name), entry, settled)
         })
         .collect())
@@ -155,8 +157,9 @@ fn delivery(destination: String, receipt: Option<&Receipt>, parked: Option<&Park
         d.reason = Some(format!("{} {}", p.error_code, p.error_text).trim().to_owned()).filter(|r| !r.is_empty());
     }
     if let Some(r) = receipt {
-        // A row that is still parked is a later try: an operator's, or after a broker forgot.
-        if parked.is_none() {
+        // A row that is still parked is a later try: an operator's, or after a broker forgot. What is not settled was
+        // forgotten too, and is on its way again.
+        if parked.is_none() && settled {
             d.state = "delivered";
         }
         d.sent_at = Some(format_us(r.sent_at_us));
@@ -243,6 +246,7 @@ mod tests {
         assert_eq!(of(None, None, false), "pending");
         assert_eq!(of(None, None, true), "settled");
         assert_eq!(of(Some(&receipt), None, true), "delivered");
+        assert_eq!(of(Some(&receipt), None, false), "pending", "it was forgotten and is sent again");
         assert_eq!(of(None, Some(&parked(ParkedState::Waiting)), true), "waiting");
         assert_eq!(of(Some(&receipt), Some(&parked(ParkedState::Dead)), true), "dead");
     }

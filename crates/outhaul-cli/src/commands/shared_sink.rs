@@ -21,7 +21,7 @@ const CLOSE_LIMIT: Duration = Duration::from_secs(5);
 /// less.
 ///
 /// A start for one outbox may renew connections under the others. What they send then is answered as down, unsent: so
-/// each of them starts too, and finds out first what the destination still has.
+/// each of them starts too, and finds out first what the destination still has. A question that fails counts as down.
 pub struct SharedSink {
     shared: Arc<Shared>,
     /// The start that this handle knows.
@@ -31,16 +31,29 @@ pub struct SharedSink {
 struct Shared {
     sink: Arc<dyn Sink>,
     least: Option<AckLevel>,
-    /// The newest start that has begun.
+    /// The newest start that has begun, and the newest that has, or may have, changed something.
     begun: AtomicU64,
-    /// What the sink said at that start; None: not started, or down since.
+    changed: AtomicU64,
+    /// The newest start that has succeeded.
+    succeeded: AtomicU64,
+    /// The newest start since which something failed: it has to be started anew.
+    failed: AtomicU64,
+    /// What the sink said at the newest start; None: it did not succeed.
     started: Mutex<Option<SinkInfo>>,
 }
 
 impl SharedSink {
     /// The sink, with the least that it must prove.
     pub fn new(sink: Arc<dyn Sink>, least: Option<AckLevel>) -> Self {
-        let shared = Shared { sink, least, begun: AtomicU64::new(0), started: Mutex::new(None) };
+        let shared = Shared {
+            sink,
+            least,
+            begun: AtomicU64::new(0),
+            changed: AtomicU64::new(0),
+            succeeded: AtomicU64::new(0),
+            failed: AtomicU64::new(0),
+            started: Mutex::new(None),
+        };
         Self { shared: Arc::new(shared), known: AtomicU64::new(0) }
     }
 
@@ -62,9 +75,28 @@ impl SharedSink {
         (known == self.shared.begun.load(Ordering::SeqCst)).then_some(known)
     }
 
+    /// Counts as failed after this start, unless it says that it went well; also if it is cut off.
+    fn asking(&self, start: u64) -> Asking<'_> {
+        Asking { shared: &self.shared, start, went_well: false }
+    }
+
     fn outdated() -> SinkError {
         let message = "it was started anew for another outbox".to_owned();
         SinkError { code: codes::NOT_VERIFIED.code, message, passes: true }
+    }
+}
+
+struct Asking<'a> {
+    shared: &'a Shared,
+    start: u64,
+    went_well: bool,
+}
+
+impl Drop for Asking<'_> {
+    fn drop(&mut self) {
+        if !self.went_well {
+            self.shared.failed.fetch_max(self.start, Ordering::SeqCst);
+        }
     }
 }
 
@@ -76,20 +108,28 @@ impl Sink for SharedSink {
 
     async fn start(&self) -> Result<SinkInfo, SinkError> {
         let mut started = self.shared.started.lock().await;
-        if let Some(info) = started.as_ref() {
-            self.known.store(self.shared.begun.load(Ordering::SeqCst), Ordering::SeqCst);
-            return Ok(info.clone());
+        let begun = self.shared.begun.load(Ordering::SeqCst);
+        if let Some(info) = started.as_ref().filter(|_| self.shared.failed.load(Ordering::SeqCst) < begun) {
+            let known = self.known.swap(begun, Ordering::SeqCst);
+            let unchanged = known > 0 && known >= self.shared.changed.load(Ordering::SeqCst);
+            return Ok(SinkInfo { unchanged, ..info.clone() });
         }
+        *started = None;
         let start = self.shared.begun.fetch_add(1, Ordering::SeqCst) + 1;
-        let info = self.shared.sink.start().await?;
-        // What is proven later (`proves_later`) no lane waits for yet.
-        let weak = |least: &AckLevel| info.level < *least;
+        // Until it has said otherwise, and for good if it fails or is cut off.
+        let before = self.shared.changed.swap(start, Ordering::SeqCst);
+        let mut info = self.shared.sink.start().await?;
+        let weak = |least: &AckLevel| info.level < *least && !info.proves_later;
         if let Some(least) = self.shared.least.filter(weak) {
             let message = format!("require_ack is {}, but it proves only {}", least.as_str(), info.level.as_str());
             return Err(SinkError { code: codes::ACK_TOO_WEAK.code, message, passes: false });
         }
+        if self.shared.succeeded.swap(start, Ordering::SeqCst) == start - 1 && info.unchanged {
+            self.shared.changed.store(before, Ordering::SeqCst);
+        }
         *started = Some(info.clone());
-        self.known.store(start, Ordering::SeqCst);
+        let known = self.known.swap(start, Ordering::SeqCst);
+        info.unchanged = known > 0 && known >= self.shared.changed.load(Ordering::SeqCst);
         Ok(info)
     }
 
@@ -100,22 +140,23 @@ impl Sink for SharedSink {
         };
         let outcomes = self.shared.sink.send(slot, messages).await;
         if outcomes.iter().any(|o| matches!(o, Outcome::DestinationDown(_))) {
-            let mut started = self.shared.started.lock().await;
-            if self.shared.begun.load(Ordering::SeqCst) == start {
-                *started = None;
-            }
+            self.shared.failed.fetch_max(start, Ordering::SeqCst);
         }
         outcomes
     }
 
     async fn verify(&self, acknowledged: &[Acknowledged]) -> Result<Verified, SinkError> {
-        self.current().ok_or_else(Self::outdated)?;
-        self.shared.sink.verify(acknowledged).await
+        let mut asking = self.asking(self.current().ok_or_else(Self::outdated)?);
+        let verified = self.shared.sink.verify(acknowledged).await;
+        asking.went_well = verified.is_ok();
+        verified
     }
 
     async fn prove(&self, receipts: &[Receipt]) -> Result<Vec<bool>, SinkError> {
-        self.current().ok_or_else(Self::outdated)?;
-        self.shared.sink.prove(receipts).await
+        let mut asking = self.asking(self.current().ok_or_else(Self::outdated)?);
+        let proven = self.shared.sink.prove(receipts).await;
+        asking.went_well = proven.is_ok();
+        proven
     }
 
     async fn examine(&self, topics: &[String]) -> Vec<Finding> {
@@ -139,6 +180,8 @@ mod tests {
         starts: AtomicU32,
         closes: AtomicU32,
         down: AtomicBool,
+        asked_in_vain: AtomicBool,
+        same: AtomicBool,
     }
 
     #[async_trait]
@@ -148,7 +191,8 @@ mod tests {
         }
         async fn start(&self) -> Result<SinkInfo, SinkError> {
             self.starts.fetch_add(1, Ordering::SeqCst);
-            Ok(SinkInfo { level: AckLevel::Flushed, warnings: vec![], ..SinkInfo::default() })
+            let unchanged = self.same.load(Ordering::SeqCst);
+            Ok(SinkInfo { level: AckLevel::Flushed, unchanged, ..SinkInfo::default() })
         }
         async fn send(&self, _slot: u32, _messages: &[Arc<Message>]) -> Vec<Outcome> {
             if self.down.load(Ordering::SeqCst) {
@@ -160,6 +204,13 @@ mod tests {
             Ok(Verified { forgotten: acknowledged.iter().map(|a| a.position).collect(), older: false })
         }
         async fn prove(&self, receipts: &[Receipt]) -> Result<Vec<bool>, SinkError> {
+            if self.asked_in_vain.load(Ordering::SeqCst) {
+                let message = "another connection".to_owned();
+                return Err(SinkError { code: codes::NOT_VERIFIED.code, message, passes: true });
+            }
+            if self.down.load(Ordering::SeqCst) {
+                std::future::pending::<()>().await;
+            }
             Ok(vec![false; receipts.len()])
         }
         async fn close(&self) {
@@ -226,6 +277,30 @@ mod tests {
         let shown = Acknowledged { shard: ShardId(0), position: Position(7), id, receipt: receipt.clone() };
         assert_eq!(shared.verify(&[shown]).await.unwrap().forgotten, [Position(7)]);
         assert_eq!(shared.prove(&[receipt]).await.unwrap(), [false]);
+    }
+
+    #[tokio::test]
+    async fn a_question_that_fails_or_is_cut_off_starts_it_anew_for_all() {
+        let inner = Arc::new(Counting::default());
+        let one = SharedSink::new(inner.clone(), None);
+        let other = one.handle();
+        let starts = || inner.starts.load(Ordering::SeqCst);
+        one.start().await.unwrap();
+        other.start().await.unwrap();
+        inner.asked_in_vain.store(true, Ordering::SeqCst);
+        assert!(one.prove(&[]).await.is_err());
+        inner.asked_in_vain.store(false, Ordering::SeqCst);
+        assert!(!one.start().await.unwrap().unchanged && starts() == 2);
+        assert!(other.prove(&[]).await.is_err(), "it does not know of the start");
+        assert!(!other.start().await.unwrap().unchanged && starts() == 2, "one start for both");
+
+        inner.down.store(true, Ordering::SeqCst);
+        assert!(tokio::time::timeout(Duration::from_millis(1), other.prove(&[])).await.is_err());
+        inner.down.store(false, Ordering::SeqCst);
+        inner.same.store(true, Ordering::SeqCst);
+        assert!(other.start().await.unwrap().unchanged && starts() == 3, "nothing has changed, says the sink");
+        assert!(one.start().await.unwrap().unchanged && starts() == 3, "nor for who knew the start before");
+        assert!(!one.handle().start().await.unwrap().unchanged, "who is new compares");
     }
 
     #[tokio::test]

@@ -140,7 +140,7 @@ async fn level(
     newest: &[LaneReceipt],
 ) -> Result<Option<&'static str>, StoreError> {
     if let Some(last) = newest.last() {
-        return Ok(Some(last.receipt.level.as_str()));
+        return Ok(Some(state.level(last.position, last.receipt.level).as_str()));
     }
     let Some(before) = state.cursor.0.checked_sub(1) else { return Ok(None) };
     let rows = store.receipts_of(shard.shard, Position(before)).await?;
@@ -149,7 +149,7 @@ async fn level(
         .flat_map(|(_, receipts)| receipts)
         .filter(|r| r.position.0 == before)
         .max_by_key(|r| r.receipt.sent_at_us);
-    Ok(last.map(|r| r.receipt.level.as_str()))
+    Ok(last.map(|r| state.level(r.position, r.receipt.level).as_str()))
 }
 
 fn lane(config: &Config, s: &ShardStatus, state: &LaneState, ack_level: Option<&'static str>) -> LaneReport {
@@ -309,9 +309,14 @@ mod tests {
     fn shard() -> ShardStatus {
         let mut ahead = Runs::new();
         ahead.insert_run(Run { first: 6, last: 7 });
-        let behind = LaneState { destination: "a".into(), cursor: Position(5), proven: Position(5), ahead };
-        let gone =
-            LaneState { destination: "gone".into(), cursor: Position(10), proven: Position(10), ahead: Runs::new() };
+        let behind =
+            LaneState { destination: "a".into(), cursor: Position(5), proven: Position(5), proof: None, ahead };
+        let gone = LaneState {
+            destination: "gone".into(),
+            cursor: Position(10),
+            proven: Position(10),
+            ..LaneState::default()
+        };
         ShardStatus {
             shard: ShardId(0),
             owner: None,

@@ -184,7 +184,7 @@ pub(super) async fn start(d: &Destination, sink: &Arc<dyn Sink>) -> Result<SinkI
         }
     };
     match d.require_ack {
-        Some(least) if info.level < least => Err(of_destination(ack_too_weak(least, &info))),
+        Some(least) if info.level < least && !info.proves_later => Err(of_destination(ack_too_weak(least, &info))),
         _ => Ok(info),
     }
 }

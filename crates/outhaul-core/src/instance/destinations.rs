@@ -6,7 +6,11 @@
 use super::{Command, Event, Instance, Mode, Phase, Ready};
 use crate::config::{LaneLimits, Now};
 use crate::destination::DestinationIndex;
-use crate::receipt::Reason;
+use crate::message::{Epoch, Position, ShardId};
+use crate::receipt::{AckLevel, Reason};
+
+/// The most acknowledgements whose proof is asked for at a time.
+const MOST_PROOFS: usize = 8_192;
 
 /// A destination, for all shards.
 #[derive(Debug, Default)]
@@ -20,6 +24,21 @@ pub(super) struct Target {
     failing: bool,
     /// When the newest start was answered, microseconds of the monotonic clock.
     answered_at_us: u64,
+    /// What its acknowledgements prove later.
+    proves_later: Option<AckLevel>,
+    prove_at_us: u64,
+    look_at_us: u64,
+    /// What the question for proof was about that is under way.
+    asked: Option<Vec<Asked>>,
+}
+
+/// An acknowledgement whose proof was asked for.
+#[derive(Clone, Copy, Debug)]
+struct Asked {
+    shard: ShardId,
+    epoch: Epoch,
+    position: Position,
+    serial: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,6 +60,13 @@ impl Target {
     pub(super) fn open(&self) -> Option<u64> {
         let open = self.start > 0 && !self.failing && self.state != State::Starting;
         open.then_some(self.start)
+    }
+
+    /// When it is to be asked for proof, and whether it is still the one that was started.
+    pub(super) fn prove_deadline_us(&self, has_unproven: impl FnOnce(u64) -> bool) -> Option<u64> {
+        let start = self.open().filter(|_| self.asked.is_none())?;
+        let prove = self.proves_later.is_some() && has_unproven(start);
+        Some(if prove { self.prove_at_us.min(self.look_at_us) } else { self.look_at_us })
     }
 
     /// When it is to be started.
@@ -82,6 +108,7 @@ impl Instance {
         result: Result<Ready, Reason>,
     ) {
         let Some(backoff) = self.limits(destination).map(|l| l.breaker_backoff_ms) else { return };
+        let look_ms = self.config.settings.look_ms;
         let mut jitter = self.jitter.clone();
         let Some(t) = self.target(destination).filter(|t| t.start == start && t.state == State::Starting) else {
             return;
@@ -89,7 +116,11 @@ impl Instance {
         t.answered_at_us = now.mono_us;
         let failed_before = std::mem::replace(&mut t.failing, result.is_err());
         t.state = match result {
-            Ok(_) => State::Started,
+            Ok(ready) => {
+                t.proves_later = ready.proves_later;
+                t.look_at_us = now.after_ms(look_ms);
+                State::Started
+            }
             Err(_) => {
                 t.failures = t.failures.saturating_add(1);
                 State::Wanted(now.after_ms(jitter.backoff_ms(t.failures, backoff)))
@@ -105,7 +136,7 @@ impl Instance {
             let Phase::Running(p) = &mut owned.phase else { continue };
             let Some(lane) = p.lane_mut(destination) else { continue };
             match &result {
-                Ok(_) => lane.on_started(start),
+                Ok(ready) => lane.on_started(start, ready.unchanged),
                 Err(reason) => lane.on_not_started(reason),
             }
         }
@@ -125,6 +156,67 @@ impl Instance {
             }
         }
         self.drive_verifications(now);
+        self.drive_proofs(now);
+    }
+
+    fn drive_proofs(&mut self, now: Now) {
+        for destination in self.config.indexes() {
+            let Some(t) = self.targets.get_mut(usize::from(destination.0)) else { continue };
+            let Some(start) = t.open().filter(|_| t.asked.is_none()) else { continue };
+            let (prove, look) = (t.proves_later.is_some() && now.mono_us >= t.prove_at_us, now.mono_us >= t.look_at_us);
+            if !prove && !look {
+                continue;
+            }
+            let running = || {
+                self.shards.iter().filter_map(|(shard, owned)| match &owned.phase {
+                    Phase::Running(p) => Some((*shard, p)),
+                    Phase::Recovering { .. } | Phase::LetGo => None,
+                })
+            };
+            // Lanes share the question evenly; what one leaves over is for the next round.
+            let most = MOST_PROOFS / running().count().max(1);
+            let (mut asked, mut receipts) = (Vec::new(), Vec::new());
+            // A look is a question about none: it is not put off by those about some.
+            for (shard, p) in running().filter(|_| !look) {
+                let Some(lane) = p.lanes().get(usize::from(destination.0)) else { continue };
+                for (position, serial, receipt) in lane.unproven(start, most) {
+                    asked.push(Asked { shard, epoch: p.epoch, position, serial });
+                    receipts.push(receipt.clone());
+                }
+            }
+            if look {
+                t.look_at_us = now.after_ms(self.config.settings.look_ms);
+            } else {
+                t.prove_at_us = now.after_ms(self.config.settings.prove_ms);
+            }
+            if look || !asked.is_empty() {
+                t.asked = Some(asked);
+                self.commands.push_back(Command::Prove { destination, start, receipts });
+            }
+        }
+    }
+
+    pub(super) fn on_proven(
+        &mut self,
+        now: Now,
+        destination: DestinationIndex,
+        start: u64,
+        proven: Result<Vec<bool>, Reason>,
+    ) {
+        let Some(t) = self.target(destination) else { return };
+        let Some(asked) = t.asked.take() else { return };
+        if t.open() != Some(start) {
+            return;
+        }
+        let Ok(proven) = proven else { return self.restart(now, destination, start) };
+        if !proven.is_empty() && proven.iter().all(|p| *p) {
+            t.prove_at_us = now.mono_us; // There may be more.
+        }
+        for (asked, _) in asked.into_iter().zip(proven).filter(|(_, proven)| *proven) {
+            if let Some(lane) = self.lane(asked.shard, asked.epoch, destination) {
+                lane.on_proven(asked.position, asked.serial, now);
+            }
+        }
     }
 
     fn drive_verifications(&mut self, now: Now) {
@@ -136,15 +228,16 @@ impl Instance {
                 continue;
             }
             for (destination, config) in self.config.indexes().zip(self.config.destinations.iter()) {
-                let Some(start) = self.targets.get(usize::from(destination.0)).and_then(Target::open) else { continue };
+                let Some(target) = self.targets.get(usize::from(destination.0)) else { continue };
+                let Some(start) = target.open() else { continue };
                 if !p.lane_mut(destination).is_some_and(|lane| lane.wants_verification(start, now)) {
                     continue;
                 }
                 let share = checkpoint.and_then(|c| c.shares.iter().find(|s| (s.shard, s.epoch) == (shard, epoch)));
                 let recent = p.recent(destination, share);
                 let Some(lane) = p.lane_mut(destination) else { continue };
-                lane.begin_verification(start);
-                let (unproven_from, max_forgotten) = (None, config.limits.max_forgotten);
+                lane.begin_verification(start, target.proves_later, now);
+                let (unproven_from, max_forgotten) = (lane.unproven_from(), config.limits.max_forgotten);
                 self.commands.push_back(Command::Verify {
                     shard,
                     epoch,

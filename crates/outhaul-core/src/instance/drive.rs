@@ -459,6 +459,10 @@ impl Instance {
             times.extend(idle(&self.resolve).filter(|_| self.intake.wants_resolve()));
             if self.pipelines().any(|(_, p)| !p.draining) {
                 times.extend(self.targets.iter().filter_map(Target::deadline_us));
+                times.extend(self.config.indexes().zip(&self.targets).filter_map(|(destination, target)| {
+                    let lanes = || self.pipelines().filter_map(|(_, p)| p.lanes().get(usize::from(destination.0)));
+                    target.prove_deadline_us(|start| lanes().any(|lane| lane.unproven(start, 1).next().is_some()))
+                }));
             }
         }
         for (shard, owned) in &self.shards {

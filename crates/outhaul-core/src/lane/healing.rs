@@ -13,7 +13,7 @@ use crate::config::{Jitter, Now};
 use crate::faults::Fault;
 use crate::instance::Event;
 use crate::message::Position;
-use crate::receipt::{LaneReceipt, Reason, Receipt};
+use crate::receipt::{AckLevel, LaneReceipt, Reason, Receipt};
 use crate::runs::{Run, Runs};
 
 /// An acknowledgement that is in memory, and perhaps not in the database yet.
@@ -39,7 +39,9 @@ pub struct Verification {
 /// What a lane knows of its destination's memory.
 #[derive(Debug, Default)]
 pub(super) struct Healing {
-    /// The start of the destination after which its memory was found to be right.
+    /// The start of the destination after which its memory was found to be right, and the newest start since which
+    /// nothing has changed.
+    compared: u64,
     verified: u64,
     /// The start for which it is being found out.
     under_way: Option<u64>,
@@ -79,7 +81,17 @@ impl Lane {
         wanted.then_some(h.retry_at_us)
     }
 
-    pub(crate) const fn begin_verification(&mut self, start: u64) {
+    /// The destination was started, and nothing has changed since the start before.
+    pub(super) const fn still_verified(&mut self, before: u64, start: u64) {
+        if self.healing.verified == before && before > 0 {
+            self.healing.verified = start;
+        }
+    }
+
+    /// It is being found out, after this start; `proves_later` is what the destination said of its acknowledgements.
+    pub(crate) fn begin_verification(&mut self, start: u64, proves_later: Option<AckLevel>, now: Now) {
+        self.newest_start = start;
+        self.proves_later(proves_later, now);
         self.healing.under_way = Some(start);
         self.healing.late = false;
     }
@@ -95,7 +107,7 @@ impl Lane {
         let h = &mut self.healing;
         match h.under_way {
             Some(under_way) if start < under_way => h.late = true,
-            None if start < h.verified => h.verified = 0,
+            None if start < h.compared => h.verified = 0,
             _ => {}
         }
     }
@@ -139,6 +151,8 @@ impl Lane {
         if !self.faults.has(Fault::ForgottenIgnored) {
             self.rewind(&found.forgotten, now, events);
         }
+        self.recover_unproven(found.unproven, now);
+        self.healing.compared = start;
         self.healing.verified = if std::mem::take(&mut self.healing.late) { 0 } else { start };
         if self.slots_down == 0 {
             self.last_error = None;
@@ -159,6 +173,7 @@ impl Lane {
             self.ahead.remove_run(run);
             self.healing.forgotten.insert_run(run);
         });
+        forgotten.iter().filter(|p| again.contains(p.0)).for_each(|p| self.not_acknowledged(*p));
         self.cursor = self.cursor.min(Position(first));
         self.changed_at_us.get_or_insert(now.mono_us);
         if self.faults.has(Fault::RewindKeepsAhead) {

@@ -8,6 +8,7 @@ mod block;
 mod breaker;
 mod healing;
 mod parked;
+mod proof;
 mod queue;
 mod slot;
 
@@ -19,6 +20,7 @@ use block::{Block, BlockEntry};
 pub use breaker::Breaker;
 use healing::Healing;
 pub use healing::{RecentReceipt, Verification};
+use proof::LateProof;
 pub use slot::Slotting;
 use slot::{Item, Slot};
 
@@ -72,6 +74,7 @@ pub struct Lane {
     /// Positions that are dead and do not block their key.
     given_up: Runs,
     healing: Healing,
+    late_proof: LateProof,
     /// The newest start of the destination.
     newest_start: u64,
     /// Receipts and parked rows that no checkpoint has stored yet, and since when.
@@ -103,6 +106,10 @@ pub struct LaneView {
     pub destination: DestinationIndex,
     /// Every position below it is settled.
     pub cursor: Position,
+    /// Every position below it is settled, and its acknowledgement has reached the demanded level.
+    pub proven: Position,
+    /// Acknowledgements that have not.
+    pub unproven: usize,
     /// Next position that the lane will take.
     pub next: Position,
     /// Slots that were used so far, and those of them whose part of the destination is down.
@@ -159,6 +166,7 @@ impl Lane {
             blocks: HashMap::new(),
             given_up: Runs::new(),
             healing: Healing::default(),
+            late_proof: LateProof::stored(stored),
             newest_start: 0,
             receipts: Vec::new(),
             parked: Vec::new(),
@@ -191,6 +199,8 @@ impl Lane {
         LaneView {
             destination: self.index,
             cursor: self.cursor,
+            proven: self.proven(),
+            unproven: self.unproven_count(),
             next: self.next,
             slots: self.slots.len(),
             slots_down: self.slots_down,
@@ -200,10 +210,6 @@ impl Lane {
             verified: self.is_verified(Some(self.newest_start)),
             last_error: self.last_error.clone(),
         }
-    }
-
-    pub(crate) const fn cursor(&self) -> Position {
-        self.cursor
     }
 
     pub(crate) const fn next(&self) -> Position {
@@ -270,11 +276,9 @@ impl Lane {
         }
         let mut receipts: Vec<LaneReceipt> = receipts;
         receipts.sort_by_key(|r| r.position);
-        LaneShare {
-            state: LaneState { destination: self.config.name.clone(), cursor, proven: cursor, ahead },
-            receipts,
-            parked,
-        }
+        let (proven, proof) = (self.proven().min(cursor), self.proof());
+        let state = LaneState { destination: self.config.name.clone(), cursor, proven, proof, ahead };
+        LaneShare { state, receipts, parked }
     }
 
     /// The checkpoint did not commit: its share waits for the next one.
@@ -300,13 +304,17 @@ impl Lane {
 
     fn deliver(&mut self, position: Position, mut receipt: Receipt, attempts: u32, now: Now) {
         receipt.attempts = attempts;
+        self.acknowledged(position, &receipt);
         self.receipts.push(LaneReceipt { position, receipt });
         self.settle(position, now);
     }
 
     /// The destination was started.
-    pub(crate) fn on_started(&mut self, start: u64) {
-        self.newest_start = start;
+    pub(crate) fn on_started(&mut self, start: u64, unchanged: bool) {
+        let before = std::mem::replace(&mut self.newest_start, start);
+        if unchanged {
+            self.still_verified(before, start);
+        }
         if self.slots_down == 0 {
             self.last_error = None;
         }

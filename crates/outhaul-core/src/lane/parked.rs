@@ -90,8 +90,9 @@ impl Lane {
         self.count(state, -1);
         let destination = self.config.name.clone();
         self.parked.push(ParkedWrite::Remove { destination, shard: self.shard, position });
-        self.receipts
-            .push(LaneReceipt { position, receipt: Receipt { attempts: attempts.saturating_add(1), ..receipt } });
+        let receipt = Receipt { attempts: attempts.saturating_add(1), ..receipt };
+        self.acknowledged(position, &receipt);
+        self.receipts.push(LaneReceipt { position, receipt });
         self.changed_at_us.get_or_insert(now.mono_us);
         self.drop_first(key);
     }

@@ -12,7 +12,7 @@ use outhaul_core::lane::{SendBatch, Slotting, Verification};
 use outhaul_core::lease::{InstanceRow, LeaseReport, LeaseRow};
 use outhaul_core::message::{Epoch, Position, Row, Seq, ShardId};
 use outhaul_core::parked::ParkedWrite;
-use outhaul_core::receipt::{Outcome, Reason, Receipt};
+use outhaul_core::receipt::{AckLevel, LaneReceipt, Outcome, Reason, Receipt};
 use outhaul_core::route::{Route, Routes};
 
 pub const SHARD: ShardId = ShardId(0);
@@ -78,6 +78,15 @@ pub struct Bench {
     /// Messages that a read of the log brings.
     pub log_read: usize,
     pub verified: Vec<Vec<u64>>,
+    /// The level that acknowledgements reach later; which ones have, by their time; how many were asked for.
+    pub proves_later: Option<AckLevel>,
+    /// Whether starts find everything as the start before.
+    pub unchanged: bool,
+    pub proven_below: Result<i64, Reason>,
+    pub asked: Vec<usize>,
+    pub proofs_held: bool,
+    /// Receipts that recovery finds, of those that are not proven.
+    pub unproven: Vec<LaneReceipt>,
     /// What becomes of the next checkpoint.
     pub outcome: ShardOutcome,
     pub log_end: u64,
@@ -109,6 +118,12 @@ impl Bench {
             starts: 0,
             log_read: 1_000,
             verified: Vec::new(),
+            proves_later: None,
+            unchanged: false,
+            proven_below: Ok(0),
+            asked: Vec::new(),
+            proofs_held: false,
+            unproven: Vec::new(),
             outcome: ShardOutcome::Written,
             log_end: 0,
             number: 0,
@@ -244,14 +259,29 @@ impl Bench {
             }
             Command::Start { destination, start, .. } => {
                 self.starts = start;
-                let result = if self.start_fails { Err(Reason::new("OUT-9001", "down")) } else { Ok(Ready::default()) };
+                let ready = Ready { proves_later: self.proves_later, unchanged: self.unchanged };
+                let result = if self.start_fails { Err(Reason::new("OUT-9001", "down")) } else { Ok(ready) };
                 Input::Started { destination, start, result }
             }
-            Command::Verify { shard, epoch, destination, start, recent, .. } => {
+            Command::Verify { shard, epoch, destination, start, recent, unproven_from, .. } => {
+                let from = |r: &&LaneReceipt| unproven_from.is_some_and(|from| r.position >= from);
+                let unproven = self.unproven.iter().filter(from).cloned().collect();
                 self.verified.push(recent.iter().map(|r| r.position.0).collect());
                 let forgotten = std::mem::take(&mut self.forgotten);
-                let found = Ok(Verification { forgotten, unproven: Vec::new() });
+                let found = Ok(Verification { forgotten, unproven });
                 Input::Verified { shard, epoch, destination, start, found }
+            }
+            Command::Prove { .. } if self.proofs_held => {
+                self.held.push_back(command);
+                return None;
+            }
+            Command::Prove { destination, start, receipts } => {
+                self.asked.push(receipts.len());
+                let proven = match &self.proven_below {
+                    Ok(below) => Ok(receipts.iter().map(|r| r.sent_at_us < *below).collect()),
+                    Err(reason) => Err(reason.clone()),
+                };
+                Input::Proven { destination, start, proven }
             }
             Command::ReadLog { shard, epoch, destination, from } => {
                 let moved = self.checkpoints.iter().flat_map(|c| &c.shards[0].moved);

@@ -119,6 +119,28 @@ fn an_acknowledgement_that_comes_late_is_compared_too() {
 }
 
 #[test]
+fn where_a_start_changes_nothing_nothing_is_compared() {
+    let mut bench = Bench::running(limits(), Slotting::ByKey(2));
+    bench.table.extend([row(1, "a"), row(2, "e")]);
+    bench.pass_ms(30);
+    let late = bench.sends.pop_back().unwrap();
+    bench.unchanged = true;
+    bench.restart(&[0, 1]);
+    bench.pass_ms(500);
+    assert_eq!((bench.starts, bench.verified.len()), (2, 1));
+    assert_eq!(bench.sends.len(), 1, "the slot that was down goes on");
+    bench.sends.push_front(late);
+    bench.answer_send(vec![delivered()]);
+    assert_eq!(bench.verified.len(), 1, "an acknowledgement of the start before is as good");
+    assert!(forgotten(&bench).is_empty() && view(&bench).verified);
+    bench.unchanged = false;
+    bench.restart(&[0, 1]);
+    bench.pass_ms(500);
+    assert_eq!((bench.starts, bench.verified.len()), (3, 2));
+    assert_eq!(forgotten(&bench).len(), 1);
+}
+
+#[test]
 fn more_than_the_limit_stops_the_lane_and_nothing_else() {
     let mut bench = Bench::running(LaneLimits { max_forgotten: 2, ..limits() }, Slotting::Single);
     bench.table.extend(rows(1..=8, "k"));

@@ -8,3 +8,4 @@ mod healing;
 mod intake;
 mod lane;
 mod lease;
+mod proof;

@@ -23,6 +23,8 @@ pub struct Bench {
     pub store: Arc<dyn Store>,
     pub settings: Settings,
     pub limits: LaneLimits,
+    /// Whether relays end by themselves once all is settled.
+    pub until_empty: bool,
     owners: usize,
 }
 
@@ -56,7 +58,7 @@ impl Bench {
             breaker_backoff_ms: (20, 200),
             ..LaneLimits::default()
         };
-        Self { database, options, store, settings, limits, owners: 0 }
+        Self { database, options, store, settings, limits, until_empty: false, owners: 0 }
     }
 
     /// Starts a relay that sends everything to all these destinations, named `d0`, `d1`, …
@@ -65,27 +67,27 @@ impl Bench {
     }
 
     pub async fn relay_with(&mut self, sinks: &[&ScriptedSink], pattern: &str) -> Running {
+        let destination = |(n, s): (usize, &&ScriptedSink)| Destination {
+            name: format!("d{n}"),
+            sink: s.sink(),
+            limits: self.limits.clone(),
+            require_ack: None,
+        };
+        let destinations = sinks.iter().enumerate().map(destination).collect();
+        self.relay_of(destinations, pattern).await
+    }
+
+    pub async fn relay_of(&mut self, destinations: Vec<Destination>, pattern: &str) -> Running {
         self.owners += 1;
+        let to = (0..destinations.len() as u8).map(DestinationIndex).collect();
         let outbox = Outbox {
             name: "test".into(),
             store: outhaul_store::open(self.options.clone()).await.unwrap(),
-            destinations: sinks
-                .iter()
-                .enumerate()
-                .map(|(n, s)| Destination {
-                    name: format!("d{n}"),
-                    sink: s.sink(),
-                    limits: self.limits.clone(),
-                    require_ack: None,
-                })
-                .collect(),
-            routes: Routes::new(vec![Route {
-                pattern: pattern.into(),
-                to: (0..sinks.len() as u8).map(DestinationIndex).collect(),
-            }]),
+            destinations,
+            routes: Routes::new(vec![Route { pattern: pattern.into(), to }]),
             settings: self.settings.clone(),
             owner: format!("owner-{}", self.owners),
-            until_empty: false,
+            until_empty: self.until_empty,
             shutdown_limit_ms: 20_000,
             maintenance: None,
         };

@@ -114,6 +114,34 @@ async fn forgotten_while_the_relay_was_away(flavour: Flavour) {
     }
 }
 
+on_each!(much_is_forgotten: sqlite => Sqlite, mariadb => MariaDb);
+
+/// More than is shown to the destination at a time, over many receipt rows, beside another lane that has everything.
+async fn much_is_forgotten(flavour: Flavour) {
+    let mut bench = Bench::new(flavour).await;
+    bench.settings.checkpoint_rows = 100;
+    bench.settings.poll_rows = 300;
+    let (sink, other) = (ScriptedSink::by_key(4), ScriptedSink::by_key(4));
+    let relay = bench.relay(&[&other, &sink]).await;
+    bench.insert_many(0..1_000).await;
+    sink.wait_stored(1_000).await;
+    sink.flush();
+    for n in 1..8 {
+        bench.insert_many(n * 1_000..n * 1_000 + 1_000).await;
+    }
+    sink.wait_stored(8_000).await;
+    bench.wait_settled().await;
+    relay.kill().await;
+    assert_eq!(sink.crash().len(), 7_000);
+    let relay = bench.relay(&[&other, &sink]).await;
+    sink.wait_stored(15_000).await;
+    bench.wait_settled().await;
+    assert_all(&sink, 8_000);
+    assert_all(&other, 8_000);
+    assert!(sink.verified().len() >= 4, "page by page");
+    assert_eq!(forgotten(relay).await, 7_000);
+}
+
 on_each!(what_cannot_be_found_out_holds_the_lane: sqlite => Sqlite, postgres => Postgres);
 
 /// A comparison that fails is tried again, and nothing is sent until it has been made; nothing is parked for it.
@@ -201,4 +229,78 @@ async fn one_slot_that_is_down_or_hangs_leaves_the_others(flavour: Flavour) {
         assert_all(&sink, 400);
         assert_eq!(bench.parked("d0").await, (0, 0, 0));
     }
+}
+
+/// How far each shard's lane is proven, and the end of its log.
+async fn proven(bench: &Bench) -> Vec<(u64, u64)> {
+    let status = bench.status().await;
+    status.iter().flat_map(|s| s.lanes.lanes.iter().map(|(l, _)| (l.proven.0, s.log_end.0))).collect()
+}
+
+async fn wait_proven(bench: &Bench) {
+    bench
+        .wait("everything is proven", |shards| {
+            shards.iter().all(|s| s.hot_rows == 0 && s.lanes.lanes.iter().all(|(l, _)| l.proven == s.log_end))
+        })
+        .await;
+}
+
+on_each!(proven_when_it_is_flushed: all);
+
+/// Late proof: the second number follows the flush; what never got there before a crash is sent again without a new
+/// message to show it; an owner that takes over goes on where the last one was.
+async fn proven_when_it_is_flushed(flavour: Flavour) {
+    let mut bench = Bench::new(flavour).await;
+    let sink = ScriptedSink::by_key(2);
+    sink.proves_later(true);
+    sink.level(outhaul_core::receipt::AckLevel::Received);
+    let relay = bench.relay(&[&sink]).await;
+    bench.insert_many(0..100).await;
+    sink.wait_stored(100).await;
+    bench.wait_settled().await;
+    assert!(proven(&bench).await.iter().all(|(proven, _)| *proven == 0), "{:?}", proven(&bench).await);
+    sink.flush();
+    wait_proven(&bench).await;
+    bench.insert_many(100..150).await;
+    sink.wait_stored(150).await;
+    bench.wait_settled().await;
+    assert_eq!(sink.crash().len(), 50);
+    sink.wait_stored(200).await;
+    bench.wait_settled().await;
+    assert_all(&sink, 150);
+    assert_eq!(proven(&bench).await.iter().map(|(proven, _)| proven).sum::<u64>(), 100);
+    relay.kill().await;
+    let relay = bench.relay(&[&sink]).await;
+    bench.insert_many(150..160).await;
+    sink.wait_stored(210).await;
+    bench.wait_settled().await;
+    let reached = proven(&bench).await;
+    assert!(reached.iter().any(|(proven, end)| proven < end), "nothing was flushed since: {reached:?}");
+    sink.flush();
+    wait_proven(&bench).await;
+    let (state, _) = bench.status().await[0].lanes.lanes[0].clone();
+    let level = state.level(outhaul_core::message::Position(0), outhaul_core::receipt::AckLevel::Received);
+    assert_eq!(level, outhaul_core::receipt::AckLevel::Flushed);
+    assert_all(&sink, 160);
+    assert_eq!(forgotten(relay).await, 0);
+}
+
+on_each!(until_empty_waits_for_the_flush: sqlite => Sqlite, postgres => Postgres);
+
+/// A relay that ends when everything is settled ends when it is proven.
+async fn until_empty_waits_for_the_flush(flavour: Flavour) {
+    let mut bench = Bench::new(flavour).await;
+    let sink = ScriptedSink::by_key(2);
+    sink.proves_later(true);
+    bench.insert_many(0..30).await;
+    bench.until_empty = true;
+    let relay = bench.relay(&[&sink]).await;
+    sink.wait_stored(30).await;
+    bench.wait_settled().await;
+    tokio::time::sleep(std::time::Duration::from_millis(500)).await;
+    assert!(!relay.task.is_finished());
+    sink.flush();
+    let ended = tokio::time::timeout(LIMIT, relay.task).await.expect("it ends by itself").unwrap().unwrap();
+    assert_eq!(ended.outboxes[0].1[0].delivered, 30);
+    assert!(proven(&bench).await.iter().all(|(proven, end)| proven == end));
 }

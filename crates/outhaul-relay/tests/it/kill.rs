@@ -163,10 +163,10 @@ async fn cut_commits(flavour: Flavour) {
     assert!(scene.collector.wait_for(500, Duration::from_secs(60)).await);
     for n in 0..12 {
         let fate = [Fate::RequestLost, Fate::AnswerLost, Fate::RequestLate][n % 3];
+        let accepted = proxy.counts().accepted;
         let trap = proxy.trap(flavour.commit_bytes(), fate);
         trap.sprung().await;
         if fate == Fate::RequestLate {
-            let accepted = proxy.counts().accepted;
             proxy.wait_until(|c| c.accepted > accepted).await; // Whoever lost it has connected anew, or another has.
             trap.release();
         }

@@ -4,6 +4,7 @@
 #![allow(clippy::expect_used, clippy::unwrap_used)]
 
 mod bad_input;
+mod barrier;
 mod child;
 mod collector;
 mod engine;

@@ -22,6 +22,8 @@ use crate::sink::SinkError;
 const DEAD_BROKER_WAIT: Duration = Duration::from_millis(150);
 /// How long a start waits for one that answered last time.
 const KNOWN_BROKER_WAIT: Duration = Duration::from_millis(600);
+/// How long a look at what has changed waits for an answer.
+const LOOK_WAIT: Duration = Duration::from_millis(150);
 
 /// The client and what it knows.
 pub(super) struct Cluster {
@@ -135,6 +137,49 @@ impl Cluster {
             Some(failure) if looked.up.is_empty() => Err(failure),
             _ => Ok(looked),
         }
+    }
+
+    /// Whether all is as the last start saw it. A connection that is being made counts as before: it is another one only
+    /// once it is there.
+    ///
+    /// # Errors
+    /// A connection was renewed, or a broker can be used that could not: what it has must be verified first.
+    pub(super) async fn is_as_looked_at(&self, config: &RocketMqConfig) -> Result<(), SinkError> {
+        let cluster = Some(&*config.cluster).filter(|name| !name.is_empty());
+        let listed = tokio::time::timeout(LOOK_WAIT, self.admin.masters(cluster)).await;
+        let known = self.brokers().clone();
+        let mut masters = listed.ok().and_then(Result::ok).unwrap_or_default();
+        masters.retain(|m| !known.contains_key(&m.broker_name));
+        let mut looking: JoinSet<Result<(), SinkError>> = JoinSet::new();
+        for Entry { master, broker, .. } in known.into_values() {
+            match broker {
+                Ok(broker) => drop(looking.spawn(async move {
+                    match broker.connection(LOOK_WAIT).await {
+                        Err(error @ Error::Reconnected { .. }) => {
+                            Err(start_error(&format!("broker {}", broker.facts.name), &error))
+                        }
+                        _ => Ok(()),
+                    }
+                })),
+                Err(_) => masters.push(master),
+            }
+        }
+        for master in masters {
+            let (channel, most) = (self.client.channel(&master.address), config.max_in_flight);
+            looking.spawn(async move {
+                match Broker::look(&master, channel, None, most, LOOK_WAIT).await {
+                    Ok(_) => {
+                        let what = format!("broker {} at {} can be used again", master.broker_name, master.address);
+                        Err(SinkError::of(SinkCode::RocketMqUnreachable, what))
+                    }
+                    Err(_) => Ok(()),
+                }
+            });
+        }
+        while let Some(done) = looking.join_next().await {
+            done.unwrap_or(Ok(()))?;
+        }
+        Ok(())
     }
 
     fn keep(&self, master: Master, broker: Result<Arc<Broker>, Error>) {

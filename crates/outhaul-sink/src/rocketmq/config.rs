@@ -70,7 +70,7 @@ pub struct RocketMqConfig {
     #[serde(default)]
     pub on_weak_ack: OnWeakAck,
     /// Whether `require_ack = "flushed"` may be met by watching what the broker has flushed.
-    #[serde(default)]
+    #[serde(default = "default_flush_barrier")]
     pub flush_barrier: bool,
     /// Name of the producer group.
     #[serde(default = "default_group")]
@@ -118,6 +118,9 @@ const fn default_queues() -> u16 {
 }
 const fn default_slots() -> u32 {
     24
+}
+const fn default_flush_barrier() -> bool {
+    true
 }
 fn default_group() -> String {
     "outhaul".into()
@@ -191,9 +194,9 @@ pub const KEYS: [Key; 23] = [
     },
     Key {
         name: "flush_barrier",
-        default: Some("false"),
-        help: "with require_ack = \"flushed\" on an ASYNC_FLUSH broker: watch what it has flushed. The relay does not \
-               wait for that yet: it refuses such a broker either way",
+        default: Some("true"),
+        help: "with require_ack = \"flushed\" on an ASYNC_FLUSH broker: watch what it has flushed instead of refusing \
+               to start",
     },
     Key { name: "producer_group", default: Some("\"outhaul\""), help: "name of the producer group" },
     Key {
@@ -261,7 +264,7 @@ impl RocketMqConfig {
             slots: default_slots(),
             on_missing_broker: OnMissingBroker::default(),
             on_weak_ack: OnWeakAck::default(),
-            flush_barrier: false,
+            flush_barrier: default_flush_barrier(),
             producer_group: default_group(),
             client_id: String::new(),
             access_key: String::new(),

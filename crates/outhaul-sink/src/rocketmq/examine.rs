@@ -76,9 +76,13 @@ fn level(subject: &str, broker: &Broker, config: &RocketMqConfig, demanded: Opti
         return Finding::attention(subject, format!("{proves}, `{}` is demanded: {remedy}", least.as_str()));
     }
     match durability.risk() {
-        Some(risk) if demanded.is_none() => {
-            Finding::fine(subject, format!("{proves}: {risk}; for `flushed` {}", durability.remedy(AckLevel::Flushed)))
-        }
+        Some(risk) if demanded.is_none() => Finding::fine(
+            subject,
+            format!(
+                "{proves}: {risk}; for `flushed` {} or demand it (flush barrier)",
+                durability.remedy(AckLevel::Flushed)
+            ),
+        ),
         _ => Finding::fine(subject, proves),
     }
 }

@@ -1,5 +1,6 @@
 //! The sink.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use async_trait::async_trait;
@@ -26,13 +27,21 @@ pub struct RocketMqSink {
     require_ack: Option<AckLevel>,
     cluster: Mutex<Option<Arc<Cluster>>>,
     starting: tokio::sync::Mutex<()>,
+    /// A start has begun that did not succeed: what it saw anew the next one takes for known.
+    unfinished: AtomicBool,
 }
 
 impl RocketMqSink {
     /// A sink with these keys, and the least that an acknowledgement has to prove. Nothing is opened before
     /// [`Sink::start`].
     pub fn new(config: RocketMqConfig, require_ack: Option<AckLevel>) -> Self {
-        Self { config, require_ack, cluster: Mutex::default(), starting: tokio::sync::Mutex::default() }
+        Self {
+            config,
+            require_ack,
+            cluster: Mutex::default(),
+            starting: tokio::sync::Mutex::default(),
+            unfinished: AtomicBool::new(false),
+        }
     }
 
     fn cluster(&self) -> Option<Arc<Cluster>> {
@@ -73,8 +82,9 @@ impl RocketMqSink {
         if watched && self.config.flush_barrier {
             return Ok(true);
         }
+        let or = if watched { ", or leave flush_barrier on" } else { "" };
         Err(format!(
-            "{what} ({}) proves `{}`, `{}` is demanded: {}",
+            "{what} ({}) proves `{}`, `{}` is demanded: {}{or}",
             durability.words(),
             facts.level().as_str(),
             least.as_str(),
@@ -116,6 +126,7 @@ impl Sink for RocketMqSink {
     async fn start(&self) -> Result<SinkInfo, SinkError> {
         let _one_at_a_time = self.starting.lock().await;
         let cluster = self.cluster_or_new()?;
+        let unfinished = self.unfinished.swap(true, Ordering::SeqCst);
         let looked = cluster.look(&self.config).await?;
         cluster.verified.lock().unwrap_or_else(PoisonError::into_inner).clear();
         let (mut proves_later, mut too_weak) = (false, Vec::new());
@@ -131,7 +142,10 @@ impl Sink for RocketMqSink {
         let mut warnings = self.warnings(&looked.new);
         warnings.extend(looked.lost);
         let level = looked.up.iter().map(|broker| broker.facts.level()).min().unwrap_or_default();
-        Ok(SinkInfo { level, warnings, proves_later })
+        // What is connected as before has forgotten nothing; to what is not connected nothing is sent.
+        let unchanged = looked.new.is_empty() && !unfinished;
+        self.unfinished.store(false, Ordering::SeqCst);
+        Ok(SinkInfo { level, warnings, proves_later, unchanged })
     }
 
     async fn send(&self, _slot: u32, messages: &[Arc<Message>]) -> Vec<Outcome> {
@@ -154,6 +168,9 @@ impl Sink for RocketMqSink {
     /// Receipts of before the last start must have been verified since: only then is it certain that what stands in the
     /// log below the flushed bound is theirs.
     async fn prove(&self, receipts: &[Receipt]) -> Result<Vec<bool>, SinkError> {
+        if receipts.is_empty() {
+            return self.started()?.is_as_looked_at(&self.config).await.map(|()| Vec::new());
+        }
         prove(&*self.started()?, &self.config, self.require_ack, receipts).await
     }
 

@@ -114,6 +114,9 @@ async fn it_forgets_what_is_not_flushed_and_says_so() {
     assert_eq!(sink.prove(&receipts).await.unwrap(), [true; 3]);
     sink.send(0, &[message("d", "k")]).await;
     assert_eq!(sink.crash(), ["d"]);
+    assert_eq!(words(&sink.send(0, &batch).await), ["down"; 3]);
+    assert!(sink.prove(&receipts).await.is_err());
+    sink.start().await.unwrap();
     sink.forget(&["b"]);
     assert_eq!(sink.stored_ids(), ["a", "c"]);
     let verified = sink.verify(&shown).await.unwrap();

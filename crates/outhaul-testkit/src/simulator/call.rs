@@ -89,6 +89,7 @@ impl Call {
             }
             Command::Start { .. }
             | Command::Verify { .. }
+            | Command::Prove { .. }
             | Command::Send { .. }
             | Command::Event(_)
             | Command::Stopped => return None,
@@ -322,6 +323,7 @@ impl World {
             for (number, destinations) in &applied.moved {
                 self.ledger.entries[*number].destinations = *destinations;
             }
+            self.check_proven(&open.checkpoint, &applied.outcomes)?;
             let owner = &open.checkpoint.owner;
             let parts = open.checkpoint.shards.iter().zip(&applied.outcomes);
             let line = parts

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use outhaul_core::instance::Recovered;
 use outhaul_core::message::{Epoch, Message, Position, Row, Seq, ShardId};
 use outhaul_core::parked::ParkedEntry;
-use outhaul_core::receipt::ReceiptRow;
+use outhaul_core::receipt::{LaneState, ReceiptRow};
 use outhaul_core::runs::{Run, Runs};
 
 pub(super) use lease::Round;
@@ -194,6 +194,13 @@ impl Database {
         }
     }
 
+    /// Receipt rows that hold receipts, from the newest down.
+    pub(super) fn receipts_below(&self, shard: ShardId, below: Option<u64>, most: usize) -> Vec<(u64, ReceiptRow)> {
+        let rows = self.shard(shard).receipts.iter().enumerate().rev();
+        let wanted = rows.filter(|(n, r)| below.is_none_or(|below| (*n as u64) < below) && r.row.span().is_some());
+        wanted.take(most).map(|(n, r)| (n as u64, r.row.clone())).collect()
+    }
+
     pub(super) fn read_log(&self, shard: ShardId, from: Position, most: usize) -> Vec<Arc<Message>> {
         let from = usize::try_from(from.0).unwrap_or(usize::MAX);
         self.shard(shard).log.iter().skip(from).take(most).cloned().collect()
@@ -231,9 +238,10 @@ impl Database {
 }
 
 impl Shard {
-    /// Where the lanes stand by the newest receipt row: destination, cursor.
-    pub(super) fn cursors(&self) -> Vec<(String, Position)> {
+    /// Up to where the lanes are settled and proven by the newest receipt row.
+    pub(super) fn settled_to(&self) -> Vec<(String, Position)> {
         let newest = self.receipts.last();
-        newest.map(|r| r.row.lanes.iter().map(|(s, _)| (s.destination.clone(), s.cursor)).collect()).unwrap_or_default()
+        let reached = |s: &LaneState| (s.destination.clone(), s.cursor.min(s.proven));
+        newest.map(|r| r.row.lanes.iter().map(|(s, _)| reached(s)).collect()).unwrap_or_default()
     }
 }

@@ -41,10 +41,12 @@ impl World {
             if self.has_been_restored {
                 continue; // What the database has forgotten is sent again, under the positions that it gives now.
             }
-            if self.db.is_receipted(number, d) {
+            // What the destination has lost of it is sent again, whatever was said of it before.
+            let forgotten = self.ledger.entries[number].at[d].forgotten > 0;
+            if self.db.is_receipted(number, d) && !forgotten {
                 return Err(format!("{owner} sends {} to {}, whose receipt is stored", m.id, config.name));
             }
-            if acknowledged.is_some_and(|a| a.contains(&(lane.destination.0, number))) {
+            if acknowledged.is_some_and(|a| a.contains(&(lane.destination.0, number))) && !forgotten {
                 return Err(format!("{owner} sends {} to {} again, after it was acknowledged", m.id, config.name));
             }
             if config.slotting.slot(m) != batch.slot {
@@ -117,7 +119,11 @@ impl World {
                 let given_up: Vec<_> = p.acknowledged.keys().filter(|(s, _)| s == shard).copied().collect();
                 for (d, number) in given_up.into_iter().filter_map(|k| p.acknowledged.remove(&k)).flatten() {
                     // Only the newest epoch is released; older ones were fenced and removed.
-                    if !self.db.is_receipted(number, usize::from(d)) && self.now >= self.leases_shaken_until {
+                    let forgotten = self.ledger.entries[number].at[usize::from(d)].forgotten > 0;
+                    if !self.db.is_receipted(number, usize::from(d))
+                        && !forgotten
+                        && self.now >= self.leases_shaken_until
+                    {
                         return Err(format!("shard {shard} is released, but the receipt of m{number} is not stored"));
                     }
                 }

@@ -65,6 +65,7 @@ impl Known {
         | Command::ReadParked { destination, .. }
         | Command::Start { destination, .. }
         | Command::Verify { destination, .. }
+        | Command::Prove { destination, .. }
         | Command::Send { destination, .. } = &mut command
         {
             *destination = self.of(*destination);
@@ -82,7 +83,8 @@ impl Known {
         } else if let Input::Answer { destination, .. }
         | Input::NotSent { destination, .. }
         | Input::Started { destination, .. }
-        | Input::Verified { destination, .. } = &mut input
+        | Input::Verified { destination, .. }
+        | Input::Proven { destination, .. } = &mut input
         {
             *destination = self.index(*destination).unwrap_or_default();
         }

@@ -25,6 +25,8 @@ pub(super) enum Written {
 pub(super) struct AtDestination {
     /// How many times it was stored.
     pub(super) stored: u32,
+    /// Copies that it has lost again.
+    pub(super) forgotten: u32,
     /// It was refused for good, or can not be sent as it is.
     pub(super) refused: bool,
     /// Sends that were answered with a failure that counts, or may.
@@ -193,6 +195,43 @@ impl Ledger {
             ));
         }
         self.dealt_with[key][d] = place;
+        Ok(())
+    }
+
+    /// A destination has lost a copy: what comes again of its key begins with it.
+    pub(super) fn forgotten(&mut self, number: MessageNumber, d: usize) {
+        let at = &mut self.entries[number].at[d];
+        at.stored -= 1;
+        at.forgotten += 1;
+        if at.stored == 0
+            && let Some(key) = self.entries[number].key
+            && let Some(place) = self.by_key[key].iter().position(|n| *n == number)
+        {
+            self.dealt_with[key][d] = self.dealt_with[key][d].min(place);
+        }
+    }
+
+    /// A consumer that drops copies must see each key's messages in the order in which they were committed.
+    pub(super) fn check_order(&self, held: &[MessageNumber], destination: DestinationIndex) -> Result<(), String> {
+        if self.order_ends_at < self.entries.len() || !self.blocks_key(destination) {
+            return Ok(());
+        }
+        let mut seen = vec![false; self.entries.len()];
+        let mut newest: Vec<Option<usize>> = vec![None; self.by_key.len()];
+        for number in held {
+            if std::mem::replace(&mut seen[*number], true) {
+                continue;
+            }
+            let Some(key) = self.entries[*number].key else { continue };
+            if !self.entries[*number].destinations.contains(destination) {
+                continue;
+            }
+            let place = self.by_key[key].iter().position(|n| n == number);
+            if place < newest[key] {
+                return Err(format!("order of key k{key} at destination {destination}: in the end m{number} is late"));
+            }
+            newest[key] = place;
+        }
         Ok(())
     }
 

@@ -12,6 +12,7 @@ mod dice;
 mod judge;
 mod known;
 mod ledger;
+mod memory;
 mod process;
 mod scenario;
 mod sink;

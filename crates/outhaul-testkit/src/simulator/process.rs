@@ -39,6 +39,7 @@ pub(super) enum UnderWay {
     Parked(ShardId, Epoch, u8, u64),
     Start(u8),
     Verification(ShardId, Epoch, u8),
+    Proof(u8),
     Send(ShardId, Epoch, u8, u32, u64),
 }
 
@@ -56,6 +57,7 @@ impl UnderWay {
                 Self::Parked(*shard, *epoch, destination.0, ticket)
             }
             Command::Start { destination, .. } => Self::Start(destination.0),
+            Command::Prove { destination, .. } => Self::Proof(destination.0),
             Command::Verify { shard, epoch, destination, .. } => Self::Verification(*shard, *epoch, destination.0),
             Command::Send { shard, epoch, destination, batch } => {
                 Self::Send(*shard, *epoch, destination.0, batch.slot, batch.batch)
@@ -97,6 +99,10 @@ pub(super) struct Process {
     pub(super) empties_since: Option<u64>,
     /// It was told to stop.
     pub(super) drains: bool,
+    /// Its connection to each destination: the newest start that began, and after how many crashes it was made.
+    pub(super) connections: BTreeMap<u8, (u64, u64)>,
+    /// After how many crashes the connection was made with which the last start, if it was answered, found a destination.
+    pub(super) started_after: BTreeMap<u8, u64>,
 }
 
 impl Process {
@@ -117,6 +123,8 @@ impl Process {
             owned: BTreeMap::new(),
             empties_since: None,
             drains: false,
+            connections: BTreeMap::new(),
+            started_after: BTreeMap::new(),
         }
     }
 

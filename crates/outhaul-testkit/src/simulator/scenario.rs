@@ -100,6 +100,12 @@ pub struct SinkChances {
     pub downs: (u64, u64),
     /// Times at which a destination does not answer for a while.
     pub hangs: (u64, u64),
+    /// Destinations that may forget what they acknowledged, of a thousand.
+    pub forgets: u32,
+    /// Times at which a destination crashes.
+    pub crashes: (u64, u64),
+    /// Questions about what it remembers that it does not answer, of a thousand.
+    pub unsure: u32,
 }
 
 const QUIET_APPLICATION: ApplicationChances =
@@ -123,6 +129,9 @@ const QUIET_SINKS: SinkChances = SinkChances {
     stubborn: 0,
     downs: (0, 0),
     hangs: (0, 0),
+    forgets: 0,
+    crashes: (0, 0),
+    unsure: 0,
 };
 
 impl Scenario {
@@ -190,6 +199,7 @@ impl Scenario {
             stubborn: 10,
             downs: (0, 3),
             hangs: (0, 2),
+            ..QUIET_SINKS
         },
         application: ApplicationChances { defect: 10, unrouted: 10, ..QUIET_APPLICATION },
         database: QUIET_DATABASE,
@@ -223,6 +233,31 @@ impl Scenario {
         ..Self::CALM
     };
 
+    /// Destinations that crash and forget what they acknowledged, while owners come and go.
+    pub const FORGETFUL: Self = Self {
+        name: "forgetful",
+        processes: (1, 2),
+        joins: (0, 1),
+        crashes: (0, 3),
+        pauses: (0, 1),
+        drains: (0, 2),
+        application: ApplicationChances { transactions: (20, 120), rollback: 50, ..QUIET_APPLICATION },
+        database: DatabaseChances { unknown: 30, failure: 5, ..QUIET_DATABASE },
+        sinks: SinkChances {
+            retry: 20,
+            lost_ack: 10,
+            late: 10,
+            twice: 5,
+            rejected: 10,
+            downs: (0, 1),
+            forgets: 800,
+            crashes: (1, 4),
+            unsure: 100,
+            ..QUIET_SINKS
+        },
+        ..Self::CALM
+    };
+
     /// All of it at once.
     pub const EVERYTHING: Self = Self {
         name: "everything",
@@ -230,7 +265,7 @@ impl Scenario {
         pauses: (0, 2),
         application: Self::TRANSACTIONS.application,
         database: Self::DATABASE.database,
-        sinks: Self::DESTINATIONS.sinks,
+        sinks: SinkChances { forgets: 300, crashes: (0, 3), unsure: 30, ..Self::DESTINATIONS.sinks },
         ..Self::OWNERS
     };
 
@@ -243,6 +278,7 @@ impl Scenario {
         drains: (0, 1),
         until_empty: true,
         application: Self::TRANSACTIONS.application,
+        sinks: SinkChances { forgets: 400, crashes: (0, 2), ..QUIET_SINKS },
         ..Self::DATABASE
     };
 
@@ -271,7 +307,7 @@ impl Scenario {
     /// Whether nothing in it excuses a duplicate.
     pub(super) fn forbids_duplicates(&self) -> bool {
         let s = &self.sinks;
-        let failing = s.lost_ack + s.twice + s.cut + s.late > 0 || s.hangs.1 > 0;
+        let failing = s.lost_ack + s.twice + s.cut + s.late > 0 || s.hangs.1 + s.crashes.1 > 0;
         !failing
             && self.crashes.1 == 0
             && self.pauses.1 + self.cuts.1 == 0
@@ -290,6 +326,9 @@ pub(super) struct Limits {
     pub(super) keys: usize,
     /// Whether chunks and receipts go through their codecs.
     pub(super) encoded: bool,
+    /// Receipts that a destination is shown at first, and rows that a read of them brings.
+    pub(super) receipts_shown: usize,
+    pub(super) receipt_rows_read: usize,
 }
 
 /// The topics of the model applications: two with routes of their own, one that all destinations take, one that no
@@ -318,6 +357,8 @@ impl Limits {
             unmoved_bytes: dice.between((1_000, 20_000)) as usize,
             window_bytes: dice.between((0, 8_000)) as usize,
             send_ahead: !dice.chance(100),
+            prove_ms: dice.between((20, 200)),
+            look_ms: dice.between((100, 3_000)),
             store_backoff_ms: (dice.between((5, 50)), dice.between((100, 500))),
         };
         let destinations: Vec<DestinationConfig> =
@@ -338,6 +379,8 @@ impl Limits {
             shards: dice.between((1, 5)) as u16,
             keys: dice.between((1, 12)) as usize,
             encoded: dice.chance(150),
+            receipts_shown: dice.between((1, 60)) as usize,
+            receipt_rows_read: dice.between((1, 8)) as usize,
             destinations: destinations.into(),
         }
     }

@@ -4,11 +4,22 @@ use std::collections::HashSet;
 
 use outhaul_core::destination::DestinationIndex;
 use outhaul_core::lane::SendBatch;
-use outhaul_core::receipt::{AckLevel, Outcome, Reason, Receipt};
+use outhaul_core::receipt::{AckLevel, LaneReceipt, Outcome, Reason, Receipt};
 
 use super::dice::Dice;
-use super::ledger::{Ledger, number_of};
+use super::ledger::{Ledger, MessageNumber, number_of};
 use super::scenario::{MS, SinkChances};
+
+/// What a destination promises of what it has acknowledged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Memory {
+    /// It is there.
+    Durable,
+    /// It may be gone after a crash.
+    Volatile,
+    /// It may be gone after a crash until it was flushed; whether it was can be asked.
+    FlushedLater,
+}
 
 /// A destination.
 #[derive(Clone, Debug)]
@@ -16,8 +27,18 @@ pub(super) struct ModelSink {
     pub(super) index: DestinationIndex,
     chances: SinkChances,
     latency_us: (u64, u64),
+    pub(super) memory: Memory,
+    /// What it holds, in the order in which it was stored; a receipt names the place.
+    pub(super) held: Vec<MessageNumber>,
+    /// Places below this one survive a crash.
+    pub(super) flushed: usize,
+    pub(super) flush_every_us: u64,
+    /// It has crashed so often. Connections from before are gone.
+    pub(super) crashes: u64,
     pub(super) down_until: u64,
     pub(super) hangs_until: u64,
+    /// Only these slots are down or hang, where it is not all: even or odd ones.
+    pub(super) trouble_in: Option<u32>,
     /// When anybody was last told that it took something.
     pub(super) acknowledged_at: Option<u64>,
 }
@@ -38,7 +59,18 @@ impl ModelSink {
     pub(super) fn new(index: u8, chances: SinkChances, dice: &mut Dice) -> Self {
         let slow = dice.chance(250);
         let latency_us = if slow { (10 * MS, 80 * MS) } else { (300, 6 * MS) };
+        let memory = match dice.chance(chances.forgets) {
+            true if dice.chance(600) => Memory::FlushedLater,
+            true => Memory::Volatile,
+            false => Memory::Durable,
+        };
         Self {
+            memory,
+            held: Vec::new(),
+            flushed: 0,
+            flush_every_us: dice.between((5 * MS, 800 * MS)),
+            crashes: 0,
+            trouble_in: None,
             index: DestinationIndex(index),
             chances,
             latency_us,
@@ -58,18 +90,72 @@ impl ModelSink {
 
     /// From now on everything is taken that can be taken.
     pub(super) fn heal(&mut self) {
-        let SinkChances { retry, lost_ack, twice, cut, late, .. } = &mut self.chances;
-        (*retry, *lost_ack, *twice, *cut, *late) = (0, 0, 0, 0, 0);
+        let SinkChances { retry, lost_ack, twice, cut, late, unsure, .. } = &mut self.chances;
+        (*retry, *lost_ack, *twice, *cut, *late, *unsure) = (0, 0, 0, 0, 0, 0);
         (self.down_until, self.hangs_until) = (0, 0);
     }
 
-    /// A batch has arrived. Of one key nothing is attempted after a message that was not delivered.
-    pub(super) fn take(&self, batch: &SendBatch, now: u64, dice: &mut Dice, ledger: &mut Ledger) -> Answered {
+    /// Everything is on stable storage by now.
+    pub(super) const fn flush(&mut self) {
+        self.flushed = self.held.len();
+    }
+
+    /// It loses its unflushed tail, or more where it never promised that flushing helps. Returns what is gone.
+    pub(super) fn crash(&mut self, dice: &mut Dice) -> Vec<MessageNumber> {
+        self.crashes += 1;
+        let kept = match self.memory {
+            Memory::Durable => self.held.len(),
+            Memory::Volatile if dice.chance(300) => dice.place(self.held.len() + 1),
+            Memory::Volatile | Memory::FlushedLater => self.flushed,
+        };
+        self.flushed = self.flushed.min(kept);
+        self.held.split_off(kept)
+    }
+
+    /// Whether it does not answer, for a connection that was made after so many crashes.
+    pub(super) const fn is_away(&self, now: u64, crashes: u64) -> bool {
+        now < self.down_until && self.trouble_in.is_none() || crashes != self.crashes
+    }
+
+    /// Of messages with their receipts, those whose acknowledged copy is gone, and whether it wants to see older ones.
+    /// None: it cannot be found out now.
+    pub(super) fn compare(
+        &self,
+        shown: &[(MessageNumber, LaneReceipt)],
+        dice: &mut Dice,
+    ) -> Option<(Vec<usize>, bool)> {
+        if dice.chance(self.chances.unsure) {
+            return None;
+        }
+        let place = |r: &LaneReceipt| r.receipt.detail.parse::<usize>().unwrap_or(usize::MAX);
+        let is_gone = |(number, r): &(MessageNumber, LaneReceipt)| self.held.get(place(r)) != Some(number);
+        let gone: Vec<usize> = shown.iter().enumerate().filter(|(_, s)| is_gone(s)).map(|(n, _)| n).collect();
+        // It forgets from the end.
+        let older = shown.iter().min_by_key(|(_, r)| place(r)).is_some_and(is_gone);
+        Some((gone, older))
+    }
+
+    /// Which acknowledgements are flushed.
+    pub(super) fn prove(&self, receipts: &[Receipt]) -> Vec<bool> {
+        receipts.iter().map(|r| r.detail.parse::<usize>().is_ok_and(|place| place < self.flushed)).collect()
+    }
+
+    /// A batch has arrived, on a connection that was made after so many crashes. Of one key nothing is attempted after a
+    /// message that was not delivered.
+    pub(super) fn take(
+        &mut self,
+        batch: &SendBatch,
+        crashes: u64,
+        now: u64,
+        dice: &mut Dice,
+        ledger: &mut Ledger,
+    ) -> Answered {
         let n = batch.messages.len();
-        if now < self.down_until {
+        let affected = self.trouble_in.is_none_or(|rest| batch.slot % 2 == rest);
+        if crashes != self.crashes || (affected && now < self.down_until) {
             return Answered { outcomes: Some(vec![Outcome::DestinationDown(no("down")); n]), stored: Vec::new() };
         }
-        let hangs = now < self.hangs_until;
+        let hangs = affected && now < self.hangs_until;
         let cut_at = if hangs || dice.chance(self.chances.cut) { dice.place(n + 1) } else { usize::MAX };
         let mut answered = Answered { outcomes: None, stored: Vec::new() };
         let mut outcomes = Vec::new();
@@ -94,7 +180,7 @@ impl ModelSink {
     }
 
     fn attempt(
-        &self,
+        &mut self,
         number: usize,
         now: u64,
         dice: &mut Dice,
@@ -111,14 +197,15 @@ impl ModelSink {
             let after_ms = dice.chance(200).then(|| dice.between((1, 400)));
             return Outcome::Retry { reason: no("not now"), after_ms };
         }
-        stored.push(number);
-        if dice.chance(self.chances.twice) {
+        for _ in 0..1 + usize::from(dice.chance(self.chances.twice)) {
             stored.push(number);
+            self.held.push(number);
         }
         if dice.chance(self.chances.lost_ack) {
             return Outcome::Unknown(no("no acknowledgement"));
         }
-        let detail = format!("{}", stored.len());
-        Outcome::Delivered(Receipt { sent_at_us: now as i64, level: AckLevel::Flushed, attempts: 1, detail })
+        let detail = (self.held.len() - 1).to_string();
+        let level = if self.memory == Memory::Durable { AckLevel::Flushed } else { AckLevel::Received };
+        Outcome::Delivered(Receipt { sent_at_us: now as i64, level, attempts: 1, detail })
     }
 }

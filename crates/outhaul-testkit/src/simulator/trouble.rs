@@ -22,6 +22,7 @@ pub(super) enum Trouble {
     Outage,
     Down,
     Hang,
+    SinkCrash,
     Truncate,
     Backup,
     Restore,
@@ -45,6 +46,7 @@ impl World {
             (s.database.restores, Trouble::Backup),
             (s.sinks.downs, Trouble::Down),
             (s.sinks.hangs, Trouble::Hang),
+            (s.sinks.crashes, Trouble::SinkCrash),
         ];
         for (count, trouble) in some {
             for _ in 0..self.dice.between(count) {
@@ -115,10 +117,16 @@ impl World {
             Trouble::Down | Trouble::Hang => {
                 let (sink, until) =
                     (self.dice.place(self.sinks.len()), self.now + self.dice.between((20 * MS, 3 * SECOND)));
+                // All of it, or one of two queues.
+                self.sinks[sink].trouble_in = self.dice.chance(400).then(|| self.dice.between((0, 1)) as u32);
                 match trouble {
                     Trouble::Down => self.sinks[sink].down_until = until,
                     _ => self.sinks[sink].hangs_until = until,
                 }
+                Ok(())
+            }
+            Trouble::SinkCrash => {
+                self.sink_crashes();
                 Ok(())
             }
             Trouble::Truncate => {

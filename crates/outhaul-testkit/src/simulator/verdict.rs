@@ -9,6 +9,7 @@ use super::database::Shard;
 use super::ledger::Written;
 use super::process::Life;
 use super::scenario::SECOND;
+use super::sink::Memory;
 use super::world::World;
 
 /// A drain in a world without troubles takes at most this long.
@@ -26,7 +27,7 @@ impl World {
         }
         for (n, shard) in self.db.shards.iter().enumerate() {
             let end = Position(shard.log.len() as u64);
-            let cursors = shard.cursors();
+            let cursors = shard.settled_to();
             if let Some((name, cursor)) = cursors.iter().find(|(_, cursor)| *cursor != end) {
                 return Some(format!("shard {n}: lane {name} at {cursor} of {end}"));
             }
@@ -103,7 +104,10 @@ impl World {
             };
             for destination in entry.destinations.iter() {
                 let name = &self.limits.destinations[usize::from(destination.0)].name;
-                let settled = self.db.is_receipted(number, usize::from(destination.0));
+                let sink = &self.sinks[usize::from(destination.0)];
+                let flushed = || sink.held.get(..sink.flushed).is_some_and(|held| held.contains(&number));
+                let settled = self.db.is_receipted(number, usize::from(destination.0))
+                    && (sink.memory != Memory::FlushedLater || flushed());
                 if !settled && self.parked(shard, name, position).is_none() {
                     return Err(format!("a process has stopped as if all were settled, m{number} is not at {name}"));
                 }
@@ -113,6 +117,9 @@ impl World {
     }
 
     fn check_messages(&self) -> Result<(), String> {
+        if !self.has_been_restored {
+            self.check_order_held()?;
+        }
         for number in 0..self.ledger.entries.len() {
             self.check_message(number)?;
         }
@@ -148,7 +155,9 @@ impl World {
             let d = usize::from(destination.0);
             let name = &self.limits.destinations[d].name;
             let parked = self.parked(shard, name, position);
-            let receipt = self.db.is_receipted(number, d);
+            // What was acknowledged and forgotten is sent again; it may be parked then, like anything else.
+            let sent_again = parked.is_some() && entry.at[d].forgotten > 0;
+            let receipt = self.db.is_receipted(number, d) && !sent_again;
             match (&parked, receipt) {
                 (None, true) if entry.at[d].stored > 0 => {}
                 (Some(p), false) if p.error_code.is_empty() => {

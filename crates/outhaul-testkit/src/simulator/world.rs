@@ -14,14 +14,17 @@ use super::call::{Call, OpenCheckpoint};
 use super::database::{Database, Round};
 use super::dice::Dice;
 use super::ledger::Ledger;
+use super::memory::Question;
 use super::process::{Life, Process};
 use super::scenario::{Limits, MS, SECOND, Scenario};
-use super::sink::ModelSink;
+use super::sink::{Memory, ModelSink};
 use super::trouble::Trouble;
 use super::{Deliberate, Failure, Summary};
 
 /// A run ends at the latest so long after everything that disturbs it has ended.
 const SETTLE_LIMIT: u64 = 60 * SECOND;
+/// From the moment at which a process asks a destination until the tables show what it has forgotten.
+const NOTICE_LIMIT: u64 = 8 * SECOND;
 /// Events of one run: a loop in the simulator itself must not hang a test.
 const MOST_EVENTS: u64 = 3_000_000;
 
@@ -50,7 +53,21 @@ pub(super) enum Event {
         ticket: u64,
         lane: Lane,
         batch: SendBatch,
+        /// After how many crashes of the destination its connection was made.
+        crashes: u64,
         back_us: u64,
+    },
+    /// A question to a destination.
+    Asked {
+        process: usize,
+        ticket: u64,
+        question: Question,
+        crashes: u64,
+        back_us: u64,
+    },
+    /// A destination has written to its disk.
+    Flush {
+        sink: usize,
     },
     Application(Step),
     Trouble(Trouble),
@@ -147,6 +164,10 @@ impl World {
             trace_lines,
             dice,
         };
+        for sink in 0..count {
+            let wait = world.sinks[sink].flush_every_us;
+            world.after(wait, Event::Flush { sink });
+        }
         world.plan_troubles(active_us);
         world.after(0, Event::Application(Step::Begin));
         world
@@ -209,7 +230,10 @@ impl World {
             if !self.healed && self.applications.is_done() && !self.troubles_left() {
                 self.heal()?;
                 give_up_at = self.now + SETTLE_LIMIT;
-                self.after(0, Event::Look);
+                // The tables do not say what nobody has noticed yet: that a destination has forgotten something.
+                let forgets = self.sinks.iter().any(|s| s.crashes > 0 && s.memory != Memory::Durable);
+                let noticed = if forgets { self.limits.settings.look_ms * MS + NOTICE_LIMIT } else { 0 };
+                self.after(noticed, Event::Look);
             }
             if self.healed && self.now >= give_up_at {
                 return Err(format!(
@@ -237,8 +261,18 @@ impl World {
             Event::Answer { process, ticket, input } => self.answer(process, ticket, input),
             Event::Call { process, ticket, began, call } => self.call(process, ticket, began, call),
             Event::CheckpointEnds { transaction } => self.checkpoint_ends(transaction),
-            Event::Arrive { process, ticket, lane, batch, back_us } => {
-                self.arrive(process, ticket, lane, &batch, back_us)
+            Event::Arrive { process, ticket, lane, batch, crashes, back_us } => {
+                self.arrive(process, ticket, lane, &batch, crashes, back_us)
+            }
+            Event::Asked { process, ticket, question, crashes, back_us } => {
+                self.sink_is_asked(process, ticket, question, crashes, back_us);
+                Ok(())
+            }
+            Event::Flush { sink } => {
+                self.sinks[sink].flush();
+                let wait = self.sinks[sink].flush_every_us;
+                self.after(wait, Event::Flush { sink });
+                Ok(())
             }
             Event::Application(step) => {
                 self.application(step);
@@ -283,6 +317,10 @@ impl World {
                 return Ok(());
             }
             _ => return Ok(()),
+        }
+        if let Input::Started { destination, result: Ok(_), .. } = &input {
+            let made_after = self.connection(process, *destination).1;
+            self.processes[process].started_after.insert(destination.0, made_after);
         }
         if let Input::Answer { shard, epoch, destination, outcomes, batch, .. } = &input {
             let lane = Lane { shard: *shard, epoch: *epoch, destination: *destination };
@@ -349,21 +387,9 @@ impl World {
                 let in_company = self.processes.iter().any(Process::is_alive);
                 empties.filter(|_| !in_company).map_or(Ok(()), |since| self.check_emptied(since))
             }
-            Command::Start { destination, start, limit_ms } => {
+            Command::Start { .. } | Command::Verify { .. } | Command::Prove { .. } => {
                 self.commands += 1;
-                let sink = &self.sinks[usize::from(destination.0)];
-                let (there, back) = sink.latency_us(&mut self.dice, limit_ms * MS);
-                let down = self.now + there < sink.down_until;
-                let result = if down { Err(Reason::new("OUT-9002", "down")) } else { Ok(Default::default()) };
-                let input = Input::Started { destination, start, result };
-                self.after((there + back).min(limit_ms * MS), Event::Answer { process, ticket, input });
-                Ok(())
-            }
-            Command::Verify { shard, epoch, destination, start, .. } => {
-                self.commands += 1;
-                let way = self.way_us();
-                let input = Input::Verified { shard, epoch, destination, start, found: Ok(Default::default()) };
-                self.after(way, Event::Answer { process, ticket, input });
+                self.ask_sink(process, ticket, command);
                 Ok(())
             }
             Command::Send { shard, epoch, destination, batch } => {
@@ -388,7 +414,8 @@ impl World {
         let input = Input::Answer { shard, epoch, destination, slot: batch.slot, batch: batch.batch, outcomes };
         self.after(limit_us, Event::Answer { process, ticket, input });
         self.sent.insert(ticket, (self.now, batch.messages.clone()));
-        self.after(there_us, Event::Arrive { process, ticket, lane, batch, back_us });
+        let crashes = self.connection(process, destination).1;
+        self.after(there_us, Event::Arrive { process, ticket, lane, batch, crashes, back_us });
         Ok(())
     }
 
@@ -398,11 +425,18 @@ impl World {
         ticket: u64,
         lane: Lane,
         batch: &SendBatch,
+        crashes: u64,
         back_us: u64,
     ) -> Result<(), String> {
         let Lane { shard, epoch, destination } = lane;
-        let sink = &self.sinks[usize::from(destination.0)];
-        let answered = sink.take(batch, self.now, &mut self.dice, &mut self.ledger);
+        if self.connection(process, destination).0 != batch.start && self.dice.chance(500) {
+            // All this time it has waited to be sent; now it sees that another start has begun.
+            let input = Input::NotSent { shard, epoch, destination, slot: batch.slot, batch: batch.batch };
+            self.after(1, Event::Answer { process, ticket, input });
+            return Ok(());
+        }
+        let sink = &mut self.sinks[usize::from(destination.0)];
+        let answered = sink.take(batch, crashes, self.now, &mut self.dice, &mut self.ledger);
         for number in answered.stored {
             self.note(|| format!("destination {destination} stores m{number}"));
             self.ledger.stored(number, destination)?;

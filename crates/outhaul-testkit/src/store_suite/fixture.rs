@@ -395,7 +395,7 @@ impl Owner {
 
 /// A lane that stands at a position, with everything below it proven.
 pub(crate) fn lane(destination: &str, cursor: Position) -> LaneState {
-    LaneState { destination: destination.into(), cursor, proven: cursor, ahead: Runs::new() }
+    LaneState { destination: destination.into(), cursor, proven: cursor, ..LaneState::default() }
 }
 
 /// The receipt of a position.

@@ -87,3 +87,23 @@ fn blocked_keys_not_loaded_at_recovery() {
 fn gaps_and_tail_read_by_two_statements() {
     is_found(Deliberate::GapsAndTailApart, &Scenario::TRANSACTIONS, "order of key");
 }
+
+#[test]
+fn sent_before_it_is_known_what_was_forgotten() {
+    is_found(Deliberate::Core(Fault::SentUnverified), &Scenario::FORGETFUL, "order of key");
+}
+
+#[test]
+fn what_was_forgotten_is_ignored() {
+    is_found(Deliberate::Core(Fault::ForgottenIgnored), &Scenario::FORGETFUL, "stored 0 times");
+}
+
+#[test]
+fn what_was_forgotten_is_kept_as_settled() {
+    is_found(Deliberate::Core(Fault::RewindKeepsAhead), &Scenario::FORGETFUL, "stored 0 times");
+}
+
+#[test]
+fn proven_as_soon_as_it_is_acknowledged() {
+    is_found(Deliberate::Core(Fault::ProvenFollowsCursor), &Scenario::FORGETFUL, "is not flushed");
+}

@@ -41,6 +41,11 @@ fn destinations() {
 }
 
 #[test]
+fn forgetful() {
+    holds(&Scenario::FORGETFUL);
+}
+
+#[test]
 fn owners() {
     holds(&Scenario::OWNERS);
 }

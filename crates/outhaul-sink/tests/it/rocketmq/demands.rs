@@ -30,7 +30,7 @@ pub(super) async fn what_cannot_be_proven_is_not_started(version: RocketMq) {
 /// A lone message is proven when the broker's slow flush has come (up to 10 s); asking is cheap, and one for all.
 pub(super) async fn the_barrier_proves_a_lone_message(version: RocketMq) {
     let topics = Topics::shared(version);
-    let sink = topics.sink(Some(AckLevel::Flushed), |c| c.flush_barrier = true);
+    let sink = topics.sink(Some(AckLevel::Flushed), |_| ());
     let info = sink.start().await.unwrap();
     assert_eq!((info.level, info.proves_later), (AckLevel::Received, true));
     let mut receipts = delivered(&sink, &many(0..1)).await;
@@ -71,7 +71,7 @@ async fn slow_flush(cluster: &OwnRocketMq, topics: &Topics, sink: &RocketMqSink)
 async fn a_broker_that_flushes_first() {
     let cluster = OwnRocketMq::start(RocketMq::V4, &["flushDiskType=SYNC_FLUSH"]).await;
     let topics = Topics::at(cluster.namesrv());
-    let sink = topics.sink(Some(AckLevel::Flushed), |c| c.flush_barrier = true);
+    let sink = topics.sink(Some(AckLevel::Flushed), |_| ());
     let info = sink.start().await.unwrap();
     assert_eq!((info.level, info.proves_later, info.warnings), (AckLevel::Flushed, false, vec![]));
     let receipts = delivered(&sink, &many(0..7)).await;

@@ -53,7 +53,22 @@ async fn one_of_two_masters() {
         assert!(left > 0, "rehash does not move to the one that is left");
     }
 
+    // Who sends nothing notices too that it is back, and not that it is away.
+    late.prove(&[]).await.unwrap();
     cluster.restart(&[Part::BrokerB]).await;
+    let mut left = 100;
+    let noticed = loop {
+        match late.prove(&[]).await {
+            Ok(none) => assert!(none.is_empty()),
+            Err(error) => break error,
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        left -= 1;
+        assert!(left > 0, "nobody notices that the broker is back");
+    };
+    assert!(noticed.passes && noticed.message.contains("broker-b"), "{noticed}");
+    assert!(!late.start().await.unwrap().unchanged);
+    late.prove(&[]).await.unwrap();
     for sink in [&waits, &late] {
         let mut left = 100;
         while send(sink, &keyed(300)).await.iter().any(|o| word(o).0 != "delivered") {
