@@ -7,6 +7,7 @@ use outhaul_core::config::{LaneLimits, Settings};
 use outhaul_core::destination::DestinationIndex;
 use outhaul_core::route::{Route, Routes};
 use outhaul_relay::{Destination, Outbox, RelayError, Report, Stop};
+use outhaul_sink::Sink;
 use outhaul_store::{InitPlan, ShardStatus, Store, StoreOptions};
 use outhaul_testkit::scripted::ScriptedSink;
 use outhaul_testkit::servers::{self, Flavour, TestDatabase};
@@ -65,23 +66,28 @@ impl Bench {
     }
 
     pub async fn relay_with(&mut self, sinks: &[&ScriptedSink], pattern: &str) -> Running {
+        self.relay_into(sinks.iter().map(|s| s.sink()).collect(), pattern).await
+    }
+
+    pub async fn relay_into(&mut self, sinks: Vec<Arc<dyn Sink>>, pattern: &str) -> Running {
         self.owners += 1;
+        let count = sinks.len() as u8;
         let outbox = Outbox {
             name: "test".into(),
             store: outhaul_store::open(self.options.clone()).await.unwrap(),
             destinations: sinks
-                .iter()
+                .into_iter()
                 .enumerate()
-                .map(|(n, s)| Destination {
+                .map(|(n, sink)| Destination {
                     name: format!("d{n}"),
-                    sink: s.sink(),
+                    sink,
                     limits: self.limits.clone(),
                     require_ack: None,
                 })
                 .collect(),
             routes: Routes::new(vec![Route {
                 pattern: pattern.into(),
-                to: (0..sinks.len() as u8).map(DestinationIndex).collect(),
+                to: (0..count).map(DestinationIndex).collect(),
             }]),
             settings: self.settings.clone(),
             owner: format!("owner-{}", self.owners),
