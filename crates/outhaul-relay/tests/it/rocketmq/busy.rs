@@ -39,7 +39,6 @@ async fn busy() {
     let names = Detour::names(cluster.servers.namesrv().parse().unwrap(), brokers.clone()).await;
     let mut settings = config(&names.address.to_string());
     settings.request_limit_ms = 4_000; // only busy, and never silent
-    let rows = rows(8_000);
     let mut stage = Stage::new(cluster.servers.namesrv(), settings, QUEUES / 2, 4).await;
     let admin = Admin::new(&stage.client);
     let set = async |wait: &str, page_cache: &str| {
@@ -50,18 +49,19 @@ async fn busy() {
     };
     set("0", "-1").await;
     let flood = flood(cluster.servers.namesrv()).await;
-    let mut writers = stage.writers(rows, if soak() { 2_000 } else { 1_000 }, 53);
+    let mut writers = stage.writers_during_faults(if soak() { 2_000 } else { 600 }, 53);
     let mut relays = [stage.scene.relay()];
     let began = Instant::now();
-    let enough = rows / 400;
+    let enough = if soak() { 300 } else { 20 };
     let mut watched = seen.clone();
     let waited = tokio::time::timeout(LIMIT, watched.wait_for(|n| *n >= enough)).await.is_ok();
     assert!(waited, "SYSTEM_BUSY {} times within {LIMIT:?}", *seen.borrow());
-    stage.arrived(rows / 2).await;
+    stage.arrived(rows(2_000) / 2).await;
     drop(flood);
     let refusals = *seen.borrow();
     set("5000", "10000").await;
     println!("SYSTEM_BUSY {refusals} times in {:?}", began.elapsed());
+    stage.faults_are_over(&writers);
     // A message that was refused and stored all the same would be a copy that no silence explains.
     stage.scene.settle(&mut writers, &mut relays, "busy brokers").await;
     stage.assert_nothing_forgotten();
