@@ -1,5 +1,6 @@
 //! A relay as a process of its own: this very test binary, started again for one test.
 
+use std::net::SocketAddr;
 use std::path::Path;
 use std::process::Stdio;
 use std::sync::Arc;
@@ -9,21 +10,61 @@ use outhaul_core::config::{LaneLimits, Settings};
 use outhaul_core::destination::DestinationIndex;
 use outhaul_core::route::{Route, Routes};
 use outhaul_relay::{Destination, Outbox, Stop};
+use outhaul_sink::Sink;
+use outhaul_sink::rocketmq::{RocketMqConfig, RocketMqSink};
 use outhaul_store::StoreOptions;
+use serde::{Deserialize, Serialize};
 use tokio::io::AsyncReadExt;
 use tokio::process::{Child, ChildStdin, Command};
 
 use crate::collector::{CollectorSink, Notes};
+use crate::rocketmq::NotedSink;
 
-pub const SEND_LIMIT_MS: u64 = 300;
 pub const LEASE_TTL_MS: u64 = 1_000;
 pub const DESTINATION: &str = "collector";
 
 const URL: &str = "OUTHAUL_CHILD_URL";
-const COLLECTOR: &str = "OUTHAUL_CHILD_COLLECTOR";
+const TARGET: &str = "OUTHAUL_CHILD_TARGET";
 const UNKNOWN: &str = "OUTHAUL_CHILD_UNKNOWN";
 const FENCES: &str = "OUTHAUL_CHILD_FENCES";
 const OWNER: &str = "OUTHAUL_CHILD_OWNER";
+
+/// Where a relay process delivers to.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub enum Target {
+    /// The test's own collector. Answers at once, so that all limits are short.
+    Collector(SocketAddr),
+    /// RocketMQ, with a longer limit of its own.
+    RocketMq(Box<RocketMqConfig>),
+}
+
+impl Target {
+    fn sink(&self, notes: Arc<Notes>) -> Arc<dyn Sink> {
+        match self {
+            Self::Collector(address) => Arc::new(CollectorSink::new(*address, notes)),
+            Self::RocketMq(config) => Arc::new(NotedSink::new(RocketMqSink::new((**config).clone(), None), notes)),
+        }
+    }
+
+    fn limits(&self) -> LaneLimits {
+        match self {
+            Self::Collector(_) => LaneLimits { send_limit_ms: 300, max_batch: 100, ..LaneLimits::default() },
+            Self::RocketMq(config) => LaneLimits {
+                send_limit_ms: config.request_limit_ms * 5 / 4,
+                breaker_backoff_ms: (50, 1_000), // a start now and then is cheap here, and tests are short
+                ..LaneLimits::default()
+            },
+        }
+    }
+
+    fn settings(&self) -> Settings {
+        let (lease_ttl_ms, lease_interval_ms) = match self {
+            Self::Collector(_) => (LEASE_TTL_MS, 250),
+            Self::RocketMq(config) => (config.request_limit_ms * 2, 400),
+        };
+        Settings { lease_ttl_ms, lease_interval_ms, ..Settings::default() }
+    }
+}
 
 /// A running relay process.
 pub struct RelayProcess {
@@ -35,12 +76,12 @@ pub struct RelayProcess {
 impl RelayProcess {
     /// `unknown`: a file for ids that may arrive once more, because their send was not answered in time or, with
     /// `fences`, because the relay lost its shard.
-    pub fn start(url: &str, collector: std::net::SocketAddr, owner: &str, unknown: &Path, fences: bool) -> Self {
+    pub fn start(url: &str, target: &Target, owner: &str, unknown: &Path, fences: bool) -> Self {
         let mut child = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "child::relay_process", "--nocapture"])
             .env(UNKNOWN, unknown)
             .env(FENCES, fences.to_string())
-            .envs([(URL, url), (OWNER, owner), (COLLECTOR, &collector.to_string())])
+            .envs([(URL, url), (OWNER, owner), (TARGET, &serde_json::to_string(target).unwrap())])
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
             .kill_on_drop(true)
@@ -79,6 +120,9 @@ struct Log {
 impl std::io::Write for Log {
     fn write(&mut self, line: &[u8]) -> std::io::Result<usize> {
         let text = String::from_utf8_lossy(line);
+        if ["WARN", "ERROR", "OUT-"].iter().any(|word| text.contains(word)) {
+            self.notes.logged(line);
+        }
         if self.fences && ["OUT-4006", "OUT-4007"].iter().any(|code| text.contains(code)) {
             self.notes.fenced();
         }
@@ -113,19 +157,18 @@ fn relay_process() {
                 _ = stdin.read(&mut end) => std::process::exit(1),
             }
         });
-        let sink = CollectorSink::new(std::env::var(COLLECTOR).unwrap().parse().unwrap(), notes);
-        let limits = LaneLimits { send_limit_ms: SEND_LIMIT_MS, max_batch: 100, ..LaneLimits::default() };
+        let target: Target = serde_json::from_str(&std::env::var(TARGET).unwrap()).unwrap();
         let outbox = Outbox {
             name: "test".into(),
             store: outhaul_store::open(StoreOptions::new(url)).await.unwrap(),
             destinations: vec![Destination {
                 name: DESTINATION.into(),
-                sink: Arc::new(sink),
-                limits,
+                sink: target.sink(notes),
+                limits: target.limits(),
                 require_ack: None,
             }],
             routes: Routes::new(vec![Route { pattern: "*".into(), to: vec![DestinationIndex(0)] }]),
-            settings: Settings { lease_ttl_ms: LEASE_TTL_MS, lease_interval_ms: 250, ..Settings::default() },
+            settings: target.settings(),
             owner: std::env::var(OWNER).unwrap(),
             until_empty: false,
             shutdown_limit_ms: 20_000,

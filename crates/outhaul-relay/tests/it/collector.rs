@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::io::Write as _;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -11,6 +11,7 @@ use async_trait::async_trait;
 use outhaul_core::lane::Slotting;
 use outhaul_core::message::Message;
 use outhaul_sink::{AckLevel, Outcome, Reason, Receipt, Sink, SinkError, SinkInfo};
+use rocketmq_remoting::message::MessageQueue;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
@@ -23,6 +24,17 @@ const SEPARATOR: char = '\u{1f}';
 pub struct Arrival {
     pub id: String,
     pub key: String,
+    /// Where it stands, if it is a broker's message.
+    pub place: Option<Place>,
+}
+
+/// A message's place at a broker.
+#[derive(Clone, Debug)]
+pub struct Place {
+    pub queue: Arc<MessageQueue>,
+    pub offset: i64,
+    /// When the relay sent it, in ms since 1970.
+    pub sent_at_ms: i64,
 }
 
 /// All that arrived.
@@ -35,27 +47,24 @@ pub struct Arrivals {
 }
 
 /// The destination's side.
+#[derive(Default)]
 pub struct Collector {
-    pub address: SocketAddr,
     pub arrivals: Arc<Mutex<Arrivals>>,
     distinct: watch::Sender<usize>,
 }
 
 impl Collector {
-    pub async fn start() -> Arc<Self> {
+    /// Listens for relays.
+    pub async fn listen(self: &Arc<Self>) -> SocketAddr {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let collector = Arc::new(Self {
-            address: listener.local_addr().unwrap(),
-            arrivals: Arc::default(),
-            distinct: watch::Sender::new(0),
-        });
-        let serving = Arc::clone(&collector);
+        let address = listener.local_addr().unwrap();
+        let serving = Arc::clone(self);
         tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
                 tokio::spawn(serve(Arc::clone(&serving), stream));
             }
         });
-        collector
+        address
     }
 
     /// Waits until this many different ids have arrived.
@@ -64,15 +73,30 @@ impl Collector {
         tokio::time::timeout(limit, watched.wait_for(|n| *n >= distinct)).await.is_ok()
     }
 
+    /// Waits until all of these have arrived.
+    pub async fn wait_for_all(&self, ids: &[String], limit: Duration) -> bool {
+        let all = |_: &usize| {
+            let arrived = self.arrivals.lock().unwrap();
+            ids.iter().all(|id| arrived.ids.contains(id))
+        };
+        tokio::time::timeout(limit, self.distinct.subscribe().wait_for(all)).await.is_ok()
+    }
+
     pub fn distinct(&self) -> usize {
         *self.distinct.borrow()
     }
 
     fn note(&self, lines: &str) {
-        let mut arrivals = self.arrivals.lock().unwrap();
-        for line in lines.lines() {
+        self.arrived(lines.lines().map(|line| {
             let (id, key) = line.split_once(SEPARATOR).unwrap();
-            let arrival = Arrival { id: id.to_owned(), key: key.to_owned() };
+            Arrival { id: id.to_owned(), key: key.to_owned(), place: None }
+        }));
+    }
+
+    /// Notes what has arrived, in order.
+    pub fn arrived(&self, all: impl Iterator<Item = Arrival>) {
+        let mut arrivals = self.arrivals.lock().unwrap();
+        for arrival in all {
             if !arrivals.ids.insert(arrival.id.clone()) {
                 *arrivals.repeats.entry(arrival.id.clone()).or_default() += 1;
             }
@@ -140,15 +164,35 @@ impl Notes {
 
     fn write<'a>(&self, ids: impl Iterator<Item = &'a str>) {
         let lines: String = ids.map(|id| format!("{id}\n")).collect();
-        let mut file = std::fs::File::options().create(true).append(true).open(&self.file).unwrap();
-        file.write_all(lines.as_bytes()).unwrap();
+        self.append(&self.file, lines.as_bytes());
+    }
+
+    /// A line of the relay's log, kept for [`Scene::log`](crate::scene::Scene::log).
+    pub fn logged(&self, line: &[u8]) {
+        self.append(&log_beside(&self.file), line);
+    }
+
+    fn append(&self, path: &Path, bytes: &[u8]) {
+        std::fs::File::options().create(true).append(true).open(path).unwrap().write_all(bytes).unwrap();
     }
 }
 
+/// Where the log of a relay with these notes is.
+pub fn log_beside(notes: &Path) -> PathBuf {
+    notes.with_extension("log")
+}
+
 /// A batch under way. If it is dropped before it was answered, its ids are written down: they may arrive once more.
-struct UnderWay<'a> {
-    ids: Vec<&'a str>,
+pub struct UnderWay<'a> {
+    pub ids: Vec<&'a str>,
     notes: &'a Notes,
+}
+
+impl<'a> UnderWay<'a> {
+    pub fn new(messages: &'a [Arc<Message>], notes: &'a Notes) -> Self {
+        notes.sent(messages.iter().map(|m| m.id.clone()));
+        Self { ids: messages.iter().map(|m| m.id.as_str()).collect(), notes }
+    }
 }
 
 impl Drop for UnderWay<'_> {
@@ -195,8 +239,7 @@ impl Sink for CollectorSink {
     async fn send(&self, slot: u32, messages: &[Arc<Message>]) -> Vec<Outcome> {
         let body: String =
             messages.iter().map(|m| format!("{}{SEPARATOR}{}\n", m.id, m.key.as_deref().unwrap_or(""))).collect();
-        self.notes.sent(messages.iter().map(|m| m.id.clone()));
-        let mut under_way = UnderWay { ids: messages.iter().map(|m| m.id.as_str()).collect(), notes: &self.notes };
+        let mut under_way = UnderWay::new(messages, &self.notes);
         let outcome = match self.exchange(slot, &body).await {
             Ok(()) => {
                 under_way.ids.clear();

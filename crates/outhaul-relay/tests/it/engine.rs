@@ -7,6 +7,7 @@ use outhaul_core::config::{LaneLimits, Settings};
 use outhaul_core::destination::DestinationIndex;
 use outhaul_core::route::{Route, Routes};
 use outhaul_relay::{Destination, Outbox, RelayError, Report, Stop};
+use outhaul_sink::Sink;
 use outhaul_store::{InitPlan, ShardStatus, Store, StoreOptions};
 use outhaul_testkit::scripted::ScriptedSink;
 use outhaul_testkit::servers::{self, Flavour, TestDatabase};
@@ -67,13 +68,17 @@ impl Bench {
     }
 
     pub async fn relay_with(&mut self, sinks: &[&ScriptedSink], pattern: &str) -> Running {
-        let destination = |(n, s): (usize, &&ScriptedSink)| Destination {
+        self.relay_into(sinks.iter().map(|s| s.sink()).collect(), pattern).await
+    }
+
+    pub async fn relay_into(&mut self, sinks: Vec<Arc<dyn Sink>>, pattern: &str) -> Running {
+        let destination = |(n, sink): (usize, Arc<dyn Sink>)| Destination {
             name: format!("d{n}"),
-            sink: s.sink(),
+            sink,
             limits: self.limits.clone(),
             require_ack: None,
         };
-        let destinations = sinks.iter().enumerate().map(destination).collect();
+        let destinations = sinks.into_iter().enumerate().map(destination).collect();
         self.relay_of(destinations, pattern).await
     }
 

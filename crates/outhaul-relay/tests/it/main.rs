@@ -11,6 +11,7 @@ mod engine;
 mod forgotten;
 mod kill;
 mod lanes;
+mod rocketmq;
 mod rows;
 mod scene;
 mod writers;

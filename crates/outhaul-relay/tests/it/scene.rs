@@ -11,8 +11,9 @@ use outhaul_core::receipt::LaneState;
 use outhaul_store::{InitPlan, Store, StoreError, StoreOptions};
 use outhaul_testkit::servers::Flavour;
 
-use crate::child::{DESTINATION, RelayProcess};
-use crate::collector::Collector;
+use crate::child::{DESTINATION, RelayProcess, Target};
+use crate::collector::{Collector, log_beside};
+use crate::rocketmq::Reader;
 use crate::writers::{Truth, Writers};
 
 /// How far the lane of each shard is settled.
@@ -21,7 +22,10 @@ pub type Settled = BTreeMap<ShardId, LaneState>;
 /// A scene.
 pub struct Scene {
     pub url: String,
+    target: Target,
     pub collector: Arc<Collector>,
+    /// Reads a broker for the collector.
+    pub reader: Option<Reader>,
     /// A store of the test's own, past any proxy.
     pub store: Arc<dyn Store>,
     pub shards: u16,
@@ -32,6 +36,8 @@ pub struct Scene {
     pub allowed: HashMap<String, usize>,
     /// Ids of sends that were not answered within their limit.
     unknown: PathBuf,
+    /// Kills of a relay: when, and what was settled by then.
+    kills: Vec<(i64, Settled)>,
     log: BTreeMap<ShardId, Position>,
     place: HashMap<String, (ShardId, Position)>,
 }
@@ -39,17 +45,27 @@ pub struct Scene {
 impl Scene {
     pub async fn new(flavour: Flavour, url: &str) -> Self {
         let shards = if flavour == Flavour::Sqlite { 1 } else { 4 };
+        let collector = Arc::<Collector>::default();
+        let target = Target::Collector(collector.listen().await);
+        Self::to(target, collector, url, shards).await
+    }
+
+    /// With another destination, whose messages come to the collector in some way of their own.
+    pub async fn to(target: Target, collector: Arc<Collector>, url: &str, shards: u16) -> Self {
         let store = outhaul_store::open(StoreOptions::new(url)).await.unwrap();
         store.init(&InitPlan { shards, ..InitPlan::default() }).await.unwrap();
         Self {
             url: url.to_owned(),
-            collector: Collector::start().await,
+            target,
+            collector,
+            reader: None,
             store,
             shards,
             relays_started: 0,
             fences: true,
             allowed: HashMap::new(),
             unknown: std::env::temp_dir().join(format!("outhaul-unknown-{}", uuid::Uuid::new_v4())),
+            kills: Vec::new(),
             log: BTreeMap::new(),
             place: HashMap::new(),
         }
@@ -62,7 +78,7 @@ impl Scene {
     pub fn relay_at(&mut self, url: &str) -> RelayProcess {
         self.relays_started += 1;
         let owner = format!("relay-{}", self.relays_started);
-        RelayProcess::start(url, self.collector.address, &owner, &self.unknown, self.fences)
+        RelayProcess::start(url, &self.target, &owner, &self.unknown, self.fences)
     }
 
     /// Reads on in the log: where each id stands.
@@ -112,20 +128,43 @@ impl Scene {
         tokio::time::sleep(Duration::from_millis(200)).await;
         let arrived: HashSet<String> = self.collector.arrivals.lock().unwrap().ids.clone();
         self.read_log().await;
-        let is_settled = |id: &String| {
-            self.place.get(id).is_some_and(|(shard, position)| {
-                settled.get(shard).is_some_and(|lane| *position < lane.cursor || lane.ahead.contains(position.0))
-            })
-        };
-        let open: Vec<String> = arrived.into_iter().filter(|id| !is_settled(id)).collect();
+        let open: Vec<String> = arrived.into_iter().filter(|id| !is_settled(self.place.get(id), settled)).collect();
         for id in &open {
             *self.allowed.entry(id.clone()).or_default() += 1;
         }
         open.len()
     }
 
+    /// A relay was killed: what it had sent by now, and what is not settled in the database, may arrive once more. Which
+    /// that is, is found out in the end, by the times that messages of a broker carry.
+    pub async fn relay_was_killed(&mut self) {
+        let settled = self.settled().await; // it may have stored more than that: all the better
+        self.kills.push((now_ms(), settled));
+    }
+
+    fn allow_for_kills(&mut self) {
+        let mut sent_at: HashMap<String, i64> = HashMap::new();
+        for arrival in &self.collector.arrivals.lock().unwrap().all {
+            let at = arrival.place.as_ref().map_or(0, |place| place.sent_at_ms);
+            sent_at.entry(arrival.id.clone()).and_modify(|first| *first = at.min(*first)).or_insert(at);
+        }
+        for (killed_at, settled) in std::mem::take(&mut self.kills) {
+            for (id, _) in sent_at.iter().filter(|(_, at)| **at <= killed_at) {
+                if !is_settled(self.place.get(id), &settled) {
+                    *self.allowed.entry(id.clone()).or_default() += 1;
+                }
+            }
+        }
+    }
+
+    /// What relays have logged so far that calls for attention.
+    pub fn log(&self) -> Vec<String> {
+        let text = std::fs::read_to_string(log_beside(&self.unknown)).unwrap_or_default();
+        text.lines().map(str::to_owned).collect()
+    }
+
     /// Everything must have arrived; then the final accounts.
-    pub async fn settle(&mut self, writers: &mut Writers, relays: &mut [RelayProcess], title: &str) {
+    pub async fn settle(&mut self, writers: &mut Writers, relays: &mut [RelayProcess], title: &str) -> Account {
         writers.finish().await;
         let certain = writers.truth.lock().unwrap().committed.len();
         let limit = Duration::from_secs(120);
@@ -138,7 +177,11 @@ impl Scene {
         for relay in relays {
             relay.terminate().await;
         }
+        if let Some(reader) = &self.reader {
+            reader.catch_up().await;
+        }
         self.read_log().await;
+        self.allow_for_kills();
         // On a busy machine an answer can take longer than the send limit: then a copy is right.
         let unanswered = std::fs::read_to_string(&self.unknown).unwrap_or_default();
         for id in unanswered.lines() {
@@ -146,11 +189,12 @@ impl Scene {
         }
         println!("{title}: {} messages of sends without an answer in time", unanswered.lines().count());
         let _ = std::fs::remove_file(&self.unknown);
-        self.check(&writers.truth.lock().unwrap(), title);
+        let account = self.check(&writers.truth.lock().unwrap(), title);
         assert_eq!(self.store.status().await.unwrap().iter().map(|s| s.hot_rows).sum::<u64>(), 0, "{title}: hot rows");
+        account
     }
 
-    async fn wait_until_settled(&self, limit: Duration) {
+    pub async fn wait_until_settled(&self, limit: Duration) {
         let done = async {
             loop {
                 let status = patiently(|| self.store.status()).await;
@@ -165,7 +209,7 @@ impl Scene {
         tokio::time::timeout(limit, done).await.expect("all lanes reach the end of the log");
     }
 
-    fn check(&self, truth: &Truth, title: &str) {
+    fn check(&self, truth: &Truth, title: &str) -> Account {
         let arrivals = self.collector.arrivals.lock().unwrap();
         let missing: Vec<_> = truth.committed.difference(&arrivals.ids).take(10).collect();
         let phantom: Vec<_> = arrivals
@@ -204,7 +248,36 @@ impl Scene {
                 "{title}: order of {key}"
             );
         }
+        Account { arrived: arrivals.ids.len(), duplicates, bound }
     }
+}
+
+impl Drop for Scene {
+    fn drop(&mut self) {
+        for file in [&self.unknown, &log_beside(&self.unknown)] {
+            _ = std::fs::remove_file(file);
+        }
+    }
+}
+
+/// What it came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Account {
+    pub arrived: usize,
+    pub duplicates: usize,
+    /// The most duplicates that the faults explain.
+    pub bound: usize,
+}
+
+fn is_settled(place: Option<&(ShardId, Position)>, settled: &Settled) -> bool {
+    place.is_some_and(|(shard, position)| {
+        settled.get(shard).is_some_and(|lane| *position < lane.cursor || lane.ahead.contains(position.0))
+    })
+}
+
+fn now_ms() -> i64 {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+    i64::try_from(since.as_millis()).unwrap()
 }
 
 /// Calls again while the database that was just started does not answer yet, or a kept connection turns out dead.

@@ -1,7 +1,7 @@
 //! An application: writers that commit, roll back and dawdle, and remember what they did.
 
 use std::collections::{BTreeMap, HashSet};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -21,7 +21,18 @@ pub struct Truth {
 pub struct Writers {
     pub truth: Arc<Mutex<Truth>>,
     committed: Arc<AtomicUsize>,
+    enough: Arc<AtomicBool>,
     tasks: Vec<tokio::task::JoinHandle<()>>,
+}
+
+/// How much they write. No two of them share a key.
+#[derive(Clone, Copy, Debug)]
+pub struct Work {
+    pub writers: u64,
+    pub rows: usize,
+    pub rows_per_s: u64,
+    pub keys: u64,
+    pub seed: u64,
 }
 
 /// A small generator of numbers, so that a run can be repeated from its seed.
@@ -41,29 +52,34 @@ impl Writers {
     /// `rows` rows from `writers` writers at about `rows_per_s`: a tenth of the transactions roll back, some dawdle
     /// between INSERT and COMMIT.
     pub fn start(flavour: Flavour, url: &str, writers: u64, rows: usize, rows_per_s: u64, seed: u64) -> Self {
+        Self::at(flavour, url, Work { writers, rows, rows_per_s, keys: 50 * writers, seed })
+    }
+
+    pub fn at(flavour: Flavour, url: &str, work: Work) -> Self {
         let truth = Arc::<Mutex<Truth>>::default();
         let committed = Arc::<AtomicUsize>::default();
-        let tasks = (0..writers)
+        let enough = Arc::<AtomicBool>::default();
+        let tasks = (0..work.writers)
             .map(|w| {
-                let (url, truth, committed) = (url.to_owned(), truth.clone(), committed.clone());
-                let share = rows / writers as usize + usize::from((w as usize) < rows % writers as usize);
-                tokio::spawn(write(
-                    flavour,
-                    url,
-                    w,
-                    share,
-                    rows_per_s / writers,
-                    Dice(seed * 1000 + w + 1),
-                    truth,
-                    committed,
-                ))
+                let (truth, committed, enough) = (truth.clone(), committed.clone(), enough.clone());
+                tokio::spawn(write(flavour, url.to_owned(), w, work, truth, committed, enough))
             })
             .collect();
-        Self { truth, committed, tasks }
+        Self { truth, committed, enough, tasks }
     }
 
     pub fn committed(&self) -> usize {
         self.committed.load(Ordering::Relaxed)
+    }
+
+    /// Each ends after the transaction that it is in.
+    pub fn enough(&self) {
+        self.enough.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether some write still.
+    pub fn write(&self) -> bool {
+        self.tasks.iter().any(|task| !task.is_finished())
     }
 
     pub async fn finish(&mut self) {
@@ -73,22 +89,24 @@ impl Writers {
     }
 }
 
-#[allow(clippy::too_many_arguments)]
 async fn write(
     flavour: Flavour,
     url: String,
     writer: u64,
-    rows: usize,
-    rows_per_s: u64,
-    mut dice: Dice,
+    work: Work,
     truth: Arc<Mutex<Truth>>,
     committed: Arc<AtomicUsize>,
+    enough: Arc<AtomicBool>,
 ) {
+    let writers = work.writers as usize;
+    let rows = work.rows / writers + usize::from((writer as usize) < work.rows % writers);
+    let (rows_per_s, keys) = (work.rows_per_s / work.writers, (work.keys / work.writers).max(1));
+    let mut dice = Dice(work.seed * 1000 + writer + 1);
     let begin = if flavour == Flavour::Sqlite { "BEGIN IMMEDIATE" } else { "BEGIN" };
     let payload = "x".repeat(300);
     let mut session = None;
     let (mut written, mut number) = (0, 0u64);
-    while written < rows {
+    while written < rows && !enough.load(Ordering::Relaxed) {
         let open = match session.take() {
             Some(open) => open,
             None => match Session::open(flavour, &url).await {
@@ -101,7 +119,7 @@ async fn write(
         };
         let mut open: Session = open;
         let count = (1 + dice.roll(20) as usize).min(rows - written);
-        let key = format!("key-{writer}-{}", dice.roll(50));
+        let key = format!("key-{writer}-{}", dice.roll(keys));
         let ids: Vec<String> = (0..count).map(|i| format!("{writer}-{number}-{i}")).collect();
         number += 1;
         let values: Vec<String> =

@@ -230,6 +230,15 @@ impl Cluster {
         }
     }
 
+    /// A broker turned out to be of no use: nothing is sent to it before the next start.
+    pub(super) fn lose(&self, lost: &Arc<Broker>, reason: Reason) {
+        if let Some(entry) = self.brokers().get_mut(&lost.facts.name)
+            && entry.broker.as_ref().is_ok_and(|broker| Arc::ptr_eq(broker, lost))
+        {
+            entry.broker = Err(reason);
+        }
+    }
+
     /// One broker that is known and cannot be used, if there is any.
     fn missing(&self) -> Option<String> {
         self.brokers().iter().find(|(_, entry)| entry.broker.is_err()).map(|(name, _)| name.clone())

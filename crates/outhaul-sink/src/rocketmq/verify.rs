@@ -13,6 +13,7 @@ use std::sync::PoisonError;
 use std::time::Duration;
 
 use outhaul_core::message::Position;
+use outhaul_core::receipt::Reason;
 use rocketmq_remoting::connection::Connection;
 use rocketmq_remoting::message::StoredMessage;
 use rocketmq_remoting::request::{GetRuntimeInfo, Pull, PullStatus, Subscription, ViewMessage};
@@ -70,9 +71,16 @@ pub(super) async fn verify(
     for (name, mut shown) in brokers {
         let Ok(broker) = cluster.broker(&name) else { continue };
         shown.sort_by_key(|s| s.place.id.commit_log_offset);
-        let from = first_forgotten(&broker, config, &shown)
-            .await
-            .map_err(|error| start_error(&format!("broker {name}: what it still has"), &error))?;
+        let from = match first_forgotten(&broker, config, &shown).await {
+            Ok(from) => from,
+            Err(error) => {
+                // It died since the start, or does not answer: that must not hold up the queues of others.
+                let SinkError { code, message, .. } = start_error(&format!("broker {name}: what it still has"), &error);
+                tracing::warn!(code, "nothing is sent to it before the next start: {message}");
+                cluster.lose(&broker, Reason::new(code, message));
+                continue;
+            }
+        };
         forgotten.extend(shown.iter().skip(from).map(|s| s.acknowledged.position));
         looked.push((name, from == shown.len()));
     }

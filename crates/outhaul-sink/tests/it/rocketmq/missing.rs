@@ -28,6 +28,13 @@ async fn one_of_two_masters() {
     delivered(&rehashes, &first).await;
 
     cluster.kill9(&[Part::BrokerB]).await;
+    // It died after the start, before it was looked at what it has: the other one does not wait for that.
+    let verified = waits.verify(&acknowledged(&first, &receipts)).await.unwrap();
+    assert_eq!((verified.forgotten.len(), verified.older), (0, false));
+    for (n, outcome) in send(&waits, &keyed(400)).await.iter().enumerate() {
+        let expected = if on_b.contains(&n) { "down" } else { "delivered" };
+        assert_eq!(word(outcome).0, expected, "user-{n}: {}", text(outcome));
+    }
     // A process that begins only now, and knows of the broker by receipts.
     let late = topics.started(|_| ()).await;
     let verified = late.verify(&acknowledged(&first, &receipts)).await.unwrap();
