@@ -9,6 +9,7 @@ use crate::destination::{DestinationIndex, NO_ROUTE};
 use crate::faults::Fault;
 use crate::instance::{Event, Recovered};
 use crate::intake::{Intake, ReadToken};
+use crate::lane::parked::told;
 use crate::lane::{Lane, LaneShare, RecentReceipt};
 use crate::message::{Defect, Epoch, Message, Position, Row, Seq, ShardId};
 use crate::parked::{ParkedEntry, ParkedState, ParkedWrite};
@@ -197,7 +198,7 @@ impl Pipeline {
                 attempts: 0,
                 due_at_us: 0,
                 error_code: code.to_owned(),
-                error_text: text,
+                error_text: told(&text),
                 first_failed_at_us: now.wall_us,
                 last_failed_at_us: now.wall_us,
             };
@@ -273,7 +274,8 @@ impl Pipeline {
         let now = (!self.proven_owner && !self.draining)
             || ((self.draining || self.hurry) && (rows > 0 || pending.is_some()))
             || rows >= config.settings.checkpoint_rows
-            || bytes >= config.settings.checkpoint_bytes;
+            || bytes >= config.settings.checkpoint_bytes
+            || self.lanes.iter().map(Lane::unstored).any(|(results, most)| results >= most.div_ceil(2));
         if now {
             return Some(0);
         }

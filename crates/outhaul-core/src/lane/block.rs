@@ -1,8 +1,9 @@
 //! Keys that are held back because a message of theirs is parked.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 
+use super::slot::Slotting;
 use crate::message::{Message, Position};
 use crate::parked::{ParkedEntry, ParkedState};
 
@@ -21,6 +22,20 @@ impl OrderKey {
     pub(crate) fn new(key: Option<&str>, position: Position) -> Self {
         key.map_or(Self::Alone(position), |k| Self::Key(k.to_owned()))
     }
+
+    fn text(&self) -> Option<&str> {
+        match self {
+            Self::Key(key) => Some(key),
+            Self::Alone(_) => None,
+        }
+    }
+
+    const fn position(&self) -> Position {
+        match self {
+            Self::Key(_) => Position(0),
+            Self::Alone(position) => *position,
+        }
+    }
 }
 
 /// A parked message as its lane knows it.
@@ -33,6 +48,15 @@ pub(crate) struct BlockEntry {
     pub(crate) stored: bool,
 }
 
+impl BlockEntry {
+    /// Drops the content where it can be read again.
+    pub(crate) fn forget_content(&mut self) {
+        if self.stored {
+            self.message = None;
+        }
+    }
+}
+
 /// The parked messages of one key, by rising position. The first one decides when the key goes on.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Block {
@@ -41,13 +65,120 @@ pub(crate) struct Block {
     pub(crate) sending: bool,
     /// Its content is being read.
     pub(crate) reading: bool,
+    /// Its entry in [`Blocks::due`].
+    indexed: Option<(u32, Due)>,
 }
+
+/// When, and which position.
+pub(crate) type Due = (i64, Position);
+
+/// All blocks of a lane, and an index of those that are due by themselves: a hundred thousand dead or waiting messages
+/// cost nothing until something happens to one of them.
+#[derive(Clone, Debug)]
+pub(crate) struct Blocks {
+    slotting: Slotting,
+    by_key: HashMap<OrderKey, Block>,
+    due: BTreeMap<u32, BTreeMap<Due, OrderKey>>,
+    /// Blocks that are queued, under way or being read, by slot.
+    active: BTreeMap<u32, usize>,
+}
+
+impl Blocks {
+    pub(crate) fn new(slotting: Slotting) -> Self {
+        Self { slotting, by_key: HashMap::new(), due: BTreeMap::new(), active: BTreeMap::new() }
+    }
+
+    pub(crate) fn get(&self, key: &OrderKey) -> Option<&Block> {
+        self.by_key.get(key)
+    }
+
+    pub(crate) fn contains_key(&self, key: &OrderKey) -> bool {
+        self.by_key.contains_key(key)
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.by_key.is_empty()
+    }
+
+    /// Positions of all entries, in no order.
+    pub(crate) fn positions(&self) -> impl Iterator<Item = Position> {
+        self.by_key.values().flat_map(|b| &b.entries).map(|e| e.entry.position)
+    }
+
+    /// Adds an entry in its place.
+    pub(crate) fn insert(&mut self, key: OrderKey, entry: BlockEntry) {
+        let block = self.by_key.entry(key.clone()).or_default();
+        let was_active = block.is_active();
+        // A defective message is parked at once, so older ones of its key may come after it.
+        let at = block.entries.partition_point(|e| e.entry.position < entry.entry.position);
+        block.entries.insert(at, entry);
+        self.reindex(&key, was_active);
+    }
+
+    /// Changes a block, if there is one. An empty one goes.
+    pub(crate) fn change<T>(&mut self, key: &OrderKey, change: impl FnOnce(&mut Block) -> T) -> Option<T> {
+        let block = self.by_key.get_mut(key)?;
+        let was_active = block.is_active();
+        let result = change(block);
+        self.reindex(key, was_active);
+        Some(result)
+    }
+
+    fn reindex(&mut self, key: &OrderKey, was_active: bool) {
+        let Some(block) = self.by_key.get_mut(key) else { return };
+        let first = block.entries.front().map(|e| &e.entry);
+        let slot = self.slotting.slot_of(key.text(), key.position());
+        let due = block.due_at_us().zip(first.map(|f| f.position)).map(|due| (slot, due));
+        let is_active = block.is_active() && first.is_some();
+        if due != block.indexed {
+            if let Some((slot, due)) = block.indexed
+                && let Some(times) = self.due.get_mut(&slot)
+            {
+                times.remove(&due);
+                if times.is_empty() {
+                    self.due.remove(&slot);
+                }
+            }
+            if let Some((slot, due)) = due {
+                self.due.entry(slot).or_default().insert(due, key.clone());
+            }
+            block.indexed = due;
+        }
+        if is_active != was_active {
+            let active = self.active.entry(slot).or_default();
+            *active = if is_active { *active + 1 } else { active.saturating_sub(1) };
+        }
+        if block.entries.is_empty() {
+            self.by_key.remove(key);
+        }
+    }
+
+    /// The blocks that become due by themselves, by slot.
+    pub(crate) fn due(&self) -> impl Iterator<Item = (u32, &BTreeMap<Due, OrderKey>)> {
+        self.due.iter().map(|(slot, times)| (*slot, times))
+    }
+
+    /// How many more blocks of a slot may be queued, under way or being read.
+    pub(crate) fn room(&self, slot: u32) -> usize {
+        let all: usize = self.active.values().sum();
+        let here = self.active.get(&slot).copied().unwrap_or_default();
+        ACTIVE_OF_SLOT.saturating_sub(here).min(ACTIVE.saturating_sub(all))
+    }
+}
+
+/// Parked messages whose content may be in memory again at one time, of a lane and of one of its slots.
+const ACTIVE: usize = 256;
+const ACTIVE_OF_SLOT: usize = 32;
 
 impl Block {
     /// Where the entry of a position is. A key with a hundred thousand messages behind a dead one is not searched through
     /// for each of them.
     pub(crate) fn place_of(&self, position: Position) -> Option<usize> {
         self.entries.binary_search_by_key(&position, |e| e.entry.position).ok()
+    }
+
+    const fn is_active(&self) -> bool {
+        self.sending || self.reading
     }
 
     /// When the first one is due, microseconds of the wall clock. None: never by itself.

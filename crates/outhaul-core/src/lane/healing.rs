@@ -53,6 +53,9 @@ pub(super) struct Healing {
     refused: Option<u64>,
     /// Positions that were forgotten and are not settled again.
     forgotten: Runs,
+    /// Positions below a parked message of an earlier owner that were not settled when this one began: the earlier owner
+    /// may have gone back.
+    older: Runs,
     /// Positions that were under way at the last rewind: they are not taken a second time.
     taken: BTreeSet<u64>,
     /// Attempts and tries in place of messages that are taken again.
@@ -184,9 +187,8 @@ impl Lane {
 
     /// Of these positions, those that are settled by having been delivered.
     fn settled_of(&self, positions: &[Position]) -> Runs {
-        let entries = self.blocks.values().flat_map(|b| &b.entries);
         let parked: BTreeSet<Position> =
-            if positions.is_empty() { BTreeSet::new() } else { entries.map(|e| e.entry.position).collect() };
+            if positions.is_empty() { BTreeSet::new() } else { self.blocks.positions().collect() };
         let mut settled = Runs::new();
         let is_parked = |p: &Position| parked.contains(p) || self.given_up.contains(p.0);
         for p in positions.iter().filter(|p| self.is_settled(**p) && !is_parked(p)) {
@@ -209,9 +211,7 @@ impl Lane {
             self.healing.taken.extend(under_way);
             for item in slot.withdraw() {
                 if item.parked {
-                    if let Some(block) = self.blocks.get_mut(&OrderKey::of(&item.message)) {
-                        block.sending = false;
-                    }
+                    self.not_sending(&OrderKey::of(&item.message));
                 } else {
                     self.take_back(id, &item);
                 }
@@ -259,13 +259,23 @@ impl Lane {
     }
 
     pub(super) fn heal(&mut self, run: Run) {
-        if self.healing.forgotten.first().is_some() {
-            self.healing.forgotten.remove_run(run);
+        for waiting in [&mut self.healing.forgotten, &mut self.healing.older] {
+            if waiting.first().is_some() {
+                waiting.remove_run(run);
+            }
         }
     }
 
-    /// Whether something older waits to be sent again: then what is parked behind it, perhaps of its key, waits too.
+    /// Messages were parked up to here by an earlier owner: what is below and not settled goes first.
+    pub(super) fn settle_first(&mut self, parked: Position) {
+        if let Some(last) = parked.0.checked_sub(1).filter(|last| *last >= self.cursor.0) {
+            let unsettled = self.ahead.gaps(Run { first: self.cursor.0, last });
+            unsettled.into_iter().for_each(|run| self.healing.older.insert_run(run));
+        }
+    }
+
+    /// Whether something older waits to be sent, again or at last: then what is parked behind it, perhaps of its key, waits too.
     pub(super) fn is_behind_forgotten(&self, position: Position) -> bool {
-        self.healing.forgotten.first().is_some_and(|first| first < position.0)
+        [&self.healing.forgotten, &self.healing.older].iter().any(|w| w.first().is_some_and(|first| first < position.0))
     }
 }

@@ -7,16 +7,16 @@
 mod block;
 mod breaker;
 mod healing;
-mod parked;
+pub(crate) mod parked;
 mod proof;
 mod queue;
 mod slot;
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 pub(crate) use block::OrderKey;
-use block::{Block, BlockEntry};
+use block::{BlockEntry, Blocks};
 pub use breaker::Breaker;
 use healing::Healing;
 pub use healing::{RecentReceipt, Verification};
@@ -70,7 +70,9 @@ pub struct Lane {
     /// Slots whose breaker is not closed.
     slots_down: usize,
     last_batch: u64,
-    blocks: HashMap<OrderKey, Block>,
+    blocks: Blocks,
+    /// Keys whose first parked message is being read, by its position.
+    reading_parked: BTreeMap<Position, OrderKey>,
     /// Positions that are dead and do not block their key.
     given_up: Runs,
     healing: Healing,
@@ -163,7 +165,8 @@ impl Lane {
             in_flight: 0,
             slots_down: 0,
             last_batch: 0,
-            blocks: HashMap::new(),
+            blocks: Blocks::new(config.slotting),
+            reading_parked: BTreeMap::new(),
             given_up: Runs::new(),
             healing: Healing::default(),
             late_proof: LateProof::stored(stored),
@@ -182,15 +185,20 @@ impl Lane {
     /// Learns which messages are parked, before the first one is taken. They come by rising position.
     pub(crate) fn recover_parked(&mut self, parked: &[ParkedEntry]) {
         let name = self.config.name.clone();
+        let mut last = None;
         for entry in parked.iter().filter(|p| p.destination == name) {
+            last = Some(entry.position);
             self.count(entry.state, 1);
             if entry.state != ParkedState::Dead || self.config.limits.block_key {
                 let key = OrderKey::new(entry.key.as_deref(), entry.position);
                 let entry = BlockEntry { entry: entry.clone(), message: None, stored: true };
-                self.blocks.entry(key).or_default().entries.push_back(entry);
+                self.blocks.insert(key, entry);
             } else {
                 self.given_up.insert(entry.position.0);
             }
+        }
+        if let Some(last) = last {
+            self.settle_first(last);
         }
     }
 
@@ -218,6 +226,12 @@ impl Lane {
 
     pub(crate) const fn in_flight(&self) -> usize {
         self.in_flight
+    }
+
+    /// Results that no checkpoint has taken yet, against how many there may be before the lane takes no new messages:
+    /// what a crash would send again is bounded by it, however long checkpoints fail.
+    pub(crate) fn unstored(&self) -> (usize, usize) {
+        (self.receipts.len() + self.parked.len(), self.config.limits.max_queued)
     }
 
     pub(crate) const fn is_new(&self) -> bool {
@@ -294,11 +308,12 @@ impl Lane {
         for write in &share.parked {
             let ParkedWrite::Insert { entry, .. } = write else { continue };
             let key = OrderKey::new(entry.key.as_deref(), entry.position);
-            let Some(block) = self.blocks.get_mut(&key) else { continue };
-            if let Some(e) = block.place_of(entry.position).and_then(|at| block.entries.get_mut(at)) {
-                e.stored = true;
-                e.message = None;
-            }
+            self.blocks.change(&key, |block| {
+                if let Some(e) = block.place_of(entry.position).and_then(|at| block.entries.get_mut(at)) {
+                    e.stored = true;
+                    e.message = None;
+                }
+            });
         }
     }
 
@@ -333,9 +348,7 @@ impl Lane {
         slot.breaker.not_begun(now);
         let (parked, items): (Vec<Item>, Vec<Item>) = items.into_iter().partition(|i| i.parked);
         for item in parked {
-            if let Some(block) = self.blocks.get_mut(&OrderKey::of(&item.message)) {
-                block.sending = false;
-            }
+            self.not_sending(&OrderKey::of(&item.message));
         }
         self.put_back(slot_id, batch, items, Vec::new(), now);
     }

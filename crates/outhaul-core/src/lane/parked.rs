@@ -1,10 +1,10 @@
 //! Messages that are set aside, and what waits behind them.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
-use super::block::{Block, BlockEntry};
-use super::slot::{Item, Slot};
+use super::block::{BlockEntry, Due};
+use super::slot::Item;
 use super::{Lane, OrderKey};
 use crate::config::{Jitter, Now};
 use crate::instance::Event;
@@ -14,6 +14,13 @@ use crate::receipt::{LaneReceipt, Reason, Receipt};
 
 /// Parked messages whose content is read at once.
 const PARKED_READ: usize = 32;
+/// Characters of a reason that are kept: a broken row's own text may be part of it.
+const TOLD: usize = 1_000;
+
+/// As much of a reason's text as is kept.
+pub(crate) fn told(text: &str) -> String {
+    text.char_indices().nth(TOLD).map_or_else(|| text.to_owned(), |(end, _)| format!("{}…", &text[..end]))
+}
 
 impl Lane {
     /// Sets a message aside. It is settled for the cursor: the parked row is written with the checkpoint that passes it.
@@ -35,34 +42,36 @@ impl Lane {
             attempts,
             due_at_us,
             error_code: reason.code.to_owned(),
-            error_text: reason.text.clone(),
+            error_text: told(&reason.text),
             first_failed_at_us: now.wall_us,
             last_failed_at_us: now.wall_us,
         };
         self.count(state, 1);
         self.settle(message.position, now);
         if state != ParkedState::Dead || self.config.limits.block_key {
-            let block = self.blocks.entry(OrderKey::of(&message)).or_default();
             let entry = BlockEntry { entry: entry.clone(), message: Some(message.clone()), stored: false };
-            // A defective message is parked at once, so older ones of its key may come after it.
-            let at = block.entries.partition_point(|e| e.entry.position < message.position);
-            block.entries.insert(at, entry);
+            self.blocks.insert(OrderKey::of(&message), entry);
         } else {
             self.given_up.insert(message.position.0);
         }
         self.parked.push(ParkedWrite::Insert { entry, message });
     }
 
-    /// The first message of a block has a new state: tell the next checkpoint.
-    pub(super) fn update_first(&mut self, key: &OrderKey, now: Now, change: impl FnOnce(&mut ParkedEntry)) {
-        let Some(first) = self.blocks.get_mut(key).and_then(|b| b.entries.front_mut()) else { return };
-        let before = first.entry.state;
-        change(&mut first.entry);
-        first.entry.last_failed_at_us = now.wall_us;
-        if first.entry.first_failed_at_us == 0 {
-            first.entry.first_failed_at_us = now.wall_us;
-        }
-        let entry = first.entry.clone();
+    /// The first message of a block has a new state: tell the next checkpoint. It is not under way any more.
+    fn update_first(&mut self, key: &OrderKey, now: Now, change: impl FnOnce(&mut ParkedEntry)) {
+        let changed = self.blocks.change(key, |block| {
+            block.sending = false;
+            let first = block.entries.front_mut()?;
+            let before = first.entry.state;
+            change(&mut first.entry);
+            first.entry.last_failed_at_us = now.wall_us;
+            if first.entry.first_failed_at_us == 0 {
+                first.entry.first_failed_at_us = now.wall_us;
+            }
+            first.forget_content();
+            Some((before, first.entry.clone()))
+        });
+        let Some((before, entry)) = changed.flatten() else { return };
         self.count(before, -1);
         self.count(entry.state, 1);
         self.parked.push(ParkedWrite::Update(entry.clone()));
@@ -74,13 +83,10 @@ impl Lane {
     }
 
     pub(super) fn drop_first(&mut self, key: &OrderKey) {
-        if let Some(block) = self.blocks.get_mut(key) {
+        self.blocks.change(key, |block| {
             block.entries.pop_front();
             block.sending = false;
-            if block.entries.is_empty() {
-                self.blocks.remove(key);
-            }
-        }
+        });
     }
 
     /// The first message of a block was delivered after all.
@@ -106,29 +112,35 @@ impl Lane {
         due_at_us: Option<i64>,
         now: Now,
     ) {
-        if let Some(block) = self.blocks.get_mut(key) {
-            block.sending = false;
-        }
         self.update_first(key, now, |entry| {
             entry.attempts = attempts;
             entry.state = if due_at_us.is_some() { ParkedState::Retrying } else { ParkedState::Dead };
             entry.due_at_us = due_at_us.unwrap_or(0);
             entry.error_code = reason.code.to_owned();
-            entry.error_text.clone_from(&reason.text);
+            entry.error_text = told(&reason.text);
         });
     }
 
     /// The first message of a block was not sent after all, for no fault of its own: later, without counting.
     pub(super) fn postpone_first(&mut self, key: &OrderKey, now: Now, jitter: &mut Jitter) {
         let wait_ms = jitter.backoff_ms(1, self.config.limits.retry_backoff_ms);
-        let Some(block) = self.blocks.get_mut(key) else { return };
-        block.sending = false;
-        let Some(first) = block.entries.front_mut() else { return };
-        // One that only waited for its turn has a time of its own from here on.
-        let before = std::mem::replace(&mut first.entry.state, ParkedState::Retrying);
-        first.entry.due_at_us = now.wall_us.saturating_add_unsigned(wait_ms.saturating_mul(1_000));
-        self.count(before, -1);
-        self.count(ParkedState::Retrying, 1);
+        let before = self.blocks.change(key, |block| {
+            block.sending = false;
+            let first = block.entries.front_mut()?;
+            first.entry.due_at_us = now.wall_us.saturating_add_unsigned(wait_ms.saturating_mul(1_000));
+            first.forget_content();
+            // One that only waited for its turn has a time of its own from here on.
+            Some(std::mem::replace(&mut first.entry.state, ParkedState::Retrying))
+        });
+        if let Some(before) = before.flatten() {
+            self.count(before, -1);
+            self.count(ParkedState::Retrying, 1);
+        }
+    }
+
+    /// A parked message is not queued or under way any more, and was not sent.
+    pub(super) fn not_sending(&mut self, key: &OrderKey) {
+        self.blocks.change(key, |block| block.sending = false);
     }
 
     /// Keys that are blocked from now on: what else the slot has of them is parked behind, in order.
@@ -161,51 +173,49 @@ impl Lane {
             return Vec::new();
         };
         // Where the breaker is open, a parked message may be all there is to probe with.
-        let mut due: Vec<(Position, OrderKey)> = self
-            .blocks
-            .iter()
-            .filter(|(_, b)| b.due_at_us().is_some_and(|at| at <= now.wall_us))
-            .filter(|(_, b)| match self.slot_of(b) {
-                Some(slot) => slot.allows(now, start, &self.config.limits).is_some(),
-                None => true,
-            })
-            .filter_map(|(k, b)| Some((b.entries.front()?.entry.position, k.clone())))
-            .filter(|(position, _)| !self.is_behind_forgotten(*position))
-            .collect();
+        let mut due: Vec<(Position, OrderKey)> = Vec::new();
+        for (slot_id, times) in self.blocks.due() {
+            let slot = self.slots.get(&slot_id);
+            if slot.is_some_and(|slot| slot.allows(now, start, &self.config.limits).is_none()) {
+                continue;
+            }
+            let by_now = times.range(..=(now.wall_us, Position(u64::MAX)));
+            let may = by_now.filter(|((_, position), _)| !self.is_behind_forgotten(*position));
+            due.extend(may.take(self.blocks.room(slot_id)).map(|((_, position), key)| (*position, key.clone())));
+        }
         due.sort_by_key(|(position, _)| *position);
         let mut missing = Vec::new();
-        for (_, key) in due {
-            let Some(block) = self.blocks.get_mut(&key) else { continue };
-            let Some(first) = block.entries.front() else { continue };
+        for (position, key) in due {
+            let Some(first) = self.blocks.get(&key).and_then(|b| b.entries.front()) else { continue };
+            let slot = self.config.slotting.slot_of(first.entry.key.as_deref(), position);
+            if self.blocks.room(slot) == 0 {
+                continue;
+            }
             if let Some(message) = &first.message {
-                let slot = self.config.slotting.slot(message);
                 let item = Item::new(message.clone(), true, first.entry.attempts);
-                block.sending = true;
                 self.slots.entry(slot).or_default().queue.push_back(item);
+                self.blocks.change(&key, |block| block.sending = true);
             } else if first.stored && missing.len() < PARKED_READ {
-                block.reading = true;
-                missing.push(first.entry.position);
+                self.blocks.change(&key, |block| block.reading = true);
+                self.reading_parked.insert(position, key);
+                missing.push(position);
             }
         }
         missing
     }
 
-    /// When parked messages are to be sent, microseconds of the monotonic clock.
+    /// When parked messages are to be sent, microseconds of the monotonic clock. Where as many are under way as may be,
+    /// an answer comes first.
     pub(super) fn parked_deadline_us(&self, now: Now, start: u64) -> Option<u64> {
-        let due = |b: &Block| {
-            let at = b.due_at_us()?.saturating_sub(now.wall_us).max(0);
-            let at = now.mono_us.saturating_add_signed(at);
-            let first = b.entries.front()?.entry.position;
-            let at = self.slot_of(b).map_or(Some(at), |slot| slot.not_before(at, start))?;
-            (!self.is_behind_forgotten(first)).then_some(at)
+        let due = |(slot_id, times): (u32, &BTreeMap<Due, OrderKey>)| {
+            if self.blocks.room(slot_id) == 0 {
+                return None;
+            }
+            let (at, _) = times.keys().find(|(_, position)| !self.is_behind_forgotten(*position))?;
+            let at = now.mono_us.saturating_add_signed(at.saturating_sub(now.wall_us).max(0));
+            self.slots.get(&slot_id).map_or(Some(at), |slot| slot.not_before(at, start))
         };
-        self.blocks.values().filter_map(due).min()
-    }
-
-    /// The slot in which a block's first message is sent, if there is anything in it yet.
-    fn slot_of(&self, block: &Block) -> Option<&Slot> {
-        let first = &block.entries.front()?.entry;
-        self.slots.get(&self.config.slotting.slot_of(first.key.as_deref(), first.position))
+        self.blocks.due().filter_map(due).min()
     }
 
     /// The content of parked messages was read. Those that are not there any more were settled by somebody else.
@@ -219,21 +229,18 @@ impl Lane {
         let read = messages.is_some();
         let mut by_position: HashMap<Position, Arc<Message>> =
             messages.into_iter().flatten().map(|m| (m.position, m)).collect();
-        let of_asked = |b: &Block| b.entries.iter().map(|e| e.entry.position).find(|p| asked.contains(p));
-        let reading = self.blocks.iter().filter(|(_, b)| b.reading);
-        let mut keys: Vec<(Position, OrderKey)> =
-            reading.filter_map(|(k, b)| Some((of_asked(b)?, k.clone()))).collect();
-        // By position, so that a run from a seed does not depend on the order of a hash map.
-        keys.sort_by_key(|(position, _)| *position);
-        for (position, key) in keys {
-            let Some(block) = self.blocks.get_mut(&key) else { continue };
-            block.reading = false;
+        for position in asked {
+            let Some(key) = self.reading_parked.remove(position) else { continue };
+            self.blocks.change(&key, |block| block.reading = false);
             // An older one may have been parked before it meanwhile.
-            let Some(first) = block.entries.front_mut().filter(|e| e.entry.position == position) else { continue };
-            match by_position.remove(&position) {
-                Some(message) => first.message = Some(message),
+            let first = self.blocks.get(&key).and_then(|b| b.entries.front());
+            let Some(state) = first.filter(|e| e.entry.position == *position).map(|e| e.entry.state) else { continue };
+            match by_position.remove(position) {
+                Some(message) => {
+                    self.blocks
+                        .change(&key, |block| block.entries.front_mut().map(|first| first.message = Some(message)));
+                }
                 None if read => {
-                    let state = first.entry.state;
                     self.count(state, -1);
                     self.drop_first(&key);
                 }

@@ -97,8 +97,7 @@ impl Lane {
     pub(super) fn recover_unproven(&mut self, receipts: Vec<LaneReceipt>, now: Now) {
         let Known::From(_, proof) = self.late_proof.known else { return };
         let before = self.proven();
-        let entries = self.blocks.values().flat_map(|b| &b.entries);
-        let parked: std::collections::HashSet<Position> = entries.map(|e| e.entry.position).collect();
+        let parked: std::collections::HashSet<Position> = self.blocks.positions().collect();
         for LaneReceipt { position, receipt } in receipts {
             let aside = parked.contains(&position) || self.given_up.contains(position.0);
             if self.is_settled(position) && !aside && !self.late_proof.unproven.contains_key(&position) {

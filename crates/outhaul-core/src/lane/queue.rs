@@ -79,7 +79,7 @@ impl Lane {
         self.queued.saturating_sub(down) < l.max_queued
             && self.queued_bytes.saturating_sub(down_bytes) < l.max_queued_bytes
             && down_bytes < l.max_queued_bytes
-            && self.parked.len() < l.max_queued
+            && self.receipts.len() + self.parked.len() < l.max_queued
             && self.unproven_count() < l.max_unproven
             && self.next.0 - self.cursor.0 < l.max_span
     }
