@@ -229,7 +229,7 @@ impl Lane {
     }
 
     /// Results that no checkpoint has taken yet, against how many there may be before the lane takes no new messages:
-    /// what a crash would send again is bounded by it, however long checkpoints fail.
+    /// twice as many is the most that a crash sends again, however long checkpoints fail.
     pub(crate) fn unstored(&self) -> (usize, usize) {
         (self.receipts.len() + self.parked.len(), self.config.limits.max_queued)
     }

@@ -89,6 +89,10 @@ pub struct Bench {
     pub unproven: Vec<LaneReceipt>,
     /// What becomes of the next checkpoint.
     pub outcome: ShardOutcome,
+    /// Whether checkpoints fail, and nothing of them is written.
+    pub checkpoints_fail: bool,
+    /// The most parked messages whose content was asked for at one time.
+    pub parked_reads: usize,
     pub log_end: u64,
     pub number: u64,
     pub ticks: u32,
@@ -125,6 +129,8 @@ impl Bench {
             proofs_held: false,
             unproven: Vec::new(),
             outcome: ShardOutcome::Written,
+            checkpoints_fail: false,
+            parked_reads: 0,
             log_end: 0,
             number: 0,
             ticks: 0,
@@ -289,6 +295,7 @@ impl Bench {
                 Input::Log { shard, epoch, destination, messages: Some(messages) }
             }
             Command::Resolve { .. } => Input::Resolved(self.table.iter().map(|r| r.seq).max()),
+            Command::Checkpoint(_) if self.checkpoints_fail => Input::Checkpointed(CheckpointAnswer::NotWritten),
             Command::Checkpoint(checkpoint) => {
                 if self.outcome == ShardOutcome::Written {
                     let moved = &checkpoint.shards[0].moved;
@@ -313,6 +320,7 @@ impl Bench {
                 return None;
             }
             Command::ReadParked { shard, epoch, destination, positions } => {
+                self.parked_reads = self.parked_reads.max(positions.len());
                 let parked = self.checkpoints.iter().flat_map(|c| &c.shards[0].parked);
                 let messages = parked.filter_map(|write| match write {
                     ParkedWrite::Insert { message, .. } if positions.contains(&message.position) => {

@@ -130,3 +130,35 @@ fn l3_a_slot_that_is_down_or_silent_leaves_the_others_alone() {
         assert_eq!((view.cursor, view.slots_down, view.queued), (Position(200), 0, 0));
     }
 }
+
+#[test]
+fn d4_what_is_not_stored_is_bounded_however_long_checkpoints_fail() {
+    let mut bench = Bench::running(LaneLimits { max_queued: 20, max_batch: 5, ..limits() }, Slotting::Single);
+    bench.table.extend((1..=200).map(|n| row(n, "k")));
+    bench.checkpoints_fail = true;
+    let ids = bench.answer_slots(5_000, &[0], &delivered());
+    // Twenty results, and as many as the lane had taken by then.
+    assert!((20..=40).contains(&ids.len()), "{} were sent without a checkpoint", ids.len());
+    bench.checkpoints_fail = false;
+    let rest = bench.answer_slots(60_000, &[0], &delivered());
+    assert_eq!(ids.len() + rest.len(), 200, "and then the rest, each once");
+}
+
+#[test]
+fn many_parked_messages_are_tried_again_a_few_at_a_time() {
+    let limits = LaneLimits { quick_tries: 1, retry_backoff_ms: (10_000, 10_000), ..limits() };
+    let mut bench =
+        Bench::running(LaneLimits { max_batch: 50, breaker_failures: 1_000_000, ..limits }, Slotting::Single);
+    bench.table.extend((1..=2_000).map(|n| row(n, &format!("k{n}"))));
+    bench.answer_slots(5_000, &[0], &retry());
+    assert_eq!(bench.instance.view()[0].lanes[0].parked.retrying, 2_000);
+    // All of them are due at about the same time; the slot takes a few, and asks for the content of no more.
+    bench.pass_ms(20_000);
+    let under_way: usize = bench.sent().iter().map(Vec::len).sum();
+    assert!((1..=32).contains(&under_way) && bench.parked_reads <= 32, "{under_way}, {}", bench.parked_reads);
+    let before = bench.ticks;
+    bench.pass_ms(5_000);
+    assert!(bench.ticks - before < 2_000, "{} ticks while the destination thinks", bench.ticks - before);
+    bench.answer_slots(120_000, &[0], &delivered());
+    assert_eq!(bench.instance.view()[0].lanes[0].parked, ParkedCounts::default());
+}
