@@ -83,15 +83,15 @@ codes! {
     FOLDER_IN_USE = "OUT-3028", Usage, "name a new or an empty folder with --dir";
 
     /// A topic that no route names.
-    NO_ROUTE = "OUT-4001", Failure, "add a [[route]] for the topic, then redrive what is parked under `-`";
+    NO_ROUTE = "OUT-4001", Failure, "add a [[route]] for the topic: new messages follow it; what is parked under `-` stays there, have the application write it anew";
     /// A row that cannot be delivered as it stands.
-    ROW_DEFECT = "OUT-4002", Failure, "correct what writes such rows; edit or skip the parked message";
+    ROW_DEFECT = "OUT-4002", Failure, "correct what writes such rows, then have it write the message anew";
     /// A send without an answer within the limit.
     SEND_LIMIT = "OUT-4003", Failure, "look at the destination's load; raise send_limit if it is only slow";
     /// A message whose attempts are used up.
-    ATTEMPTS_USED_UP = "OUT-4004", Failure, "remove the cause that the reason names, then redrive the message";
+    ATTEMPTS_USED_UP = "OUT-4004", Failure, "remove the cause that the reason names, then have the application write the message anew; `outhaul explain OUT-4004` says what becomes of its key";
     /// A stop that did not finish draining in time.
-    SHUTDOWN_LIMIT = "OUT-4005", Failure, "nothing is lost; raise shutdown_limit if a few repeated messages matter";
+    SHUTDOWN_LIMIT = "OUT-4005", Failure, "nothing is lost; see to the database error if one is named; raise shutdown_limit if a few repeated messages matter";
     /// A lease that went to another owner.
     LEASE_LOST = "OUT-4006", Failure, "nothing to do; if it repeats, look for pauses of the process or the database, or raise lease_ttl";
     /// A database that is not as the owner left it.
@@ -213,6 +213,40 @@ mod tests {
             }
             assert!(page.lines().all(|l| l.chars().count() <= 120), "{code}: a line is too long");
         }
+    }
+
+    /// What is called for as `outhaul …` can be called.
+    #[test]
+    fn remedies_name_commands_that_there_are() {
+        use clap::CommandFactory;
+        let program = crate::arguments::Arguments::command();
+        let mut texts: Vec<&str> = PAGES.iter().map(|(_, page)| *page).collect();
+        texts.extend(CODES.iter().map(|c| c.remedy));
+        texts.extend(SinkCode::ALL.iter().map(|c| c.remedy()));
+        texts.extend(
+            [
+                StoreErrorKind::Permission,
+                StoreErrorKind::NotInitialised,
+                StoreErrorKind::WrongSchema,
+                StoreErrorKind::Other,
+            ]
+            .map(StoreErrorKind::remedy),
+        );
+        let mut called = 0;
+        for text in texts {
+            assert!(!text.contains("redrive"), "there is no such command: {text}");
+            for call in text.split('`').skip(1).step_by(2).filter_map(|quoted| quoted.strip_prefix("outhaul ")) {
+                let mut words = call.split_whitespace();
+                let Some(name) = words.next().filter(|w| !w.starts_with('-')) else { continue };
+                let command = program.find_subcommand(name).unwrap_or_else(|| panic!("no `outhaul {call}`"));
+                for flag in words.filter_map(|w| w.strip_prefix("--")) {
+                    let all = command.get_arguments().chain(program.get_arguments());
+                    assert!(all.into_iter().any(|a| a.get_long() == Some(flag)), "no --{flag}: `outhaul {call}`");
+                }
+                called += 1;
+            }
+        }
+        assert!(called > 10);
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::fmt;
 use std::io::Write;
 
 use outhaul_sink::SinkError;
-use outhaul_store::StoreError;
+use outhaul_store::{StoreError, StoreErrorKind};
 use serde::Serialize;
 
 /// How a command ended that did what it was asked.
@@ -75,9 +75,15 @@ impl From<StoreError> for Failure {
     }
 }
 
+/// What to do where a right is missing that a destination needs: only an inbox has a database's codes.
+const INBOX_RIGHTS: &str = "GRANT SELECT, INSERT on inbox_message to its user (MySQL, MariaDB: UPDATE too), and CREATE if \
+                            the relay is to make the tables";
+
 impl From<SinkError> for Failure {
     fn from(e: SinkError) -> Self {
+        let of_inbox = (e.code == StoreErrorKind::Permission.code()).then_some(INBOX_RIGHTS);
         let remedy = crate::codes::remedy(e.code)
+            .or(of_inbox)
             .map_or_else(|| format!("read what `outhaul explain {}` says", e.code), str::to_owned);
         Self { code: e.code.into(), message: e.message, remedy, blame: Blame::Failure }
     }

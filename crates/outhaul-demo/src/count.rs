@@ -65,10 +65,15 @@ impl Running {
         };
         let failed = || DemoError::database("counting");
         let orders = last(&self.orders, "orders").map_err(failed())?;
-        let mut line =
-            format!("{}: {:2} of {} s, {kills} kills, {orders} orders", strategy.title(), at.as_secs(), of.as_secs());
-        for (service, db) in SERVICES.iter().zip(&self.downstream) {
-            line += &format!(", {} {}", service.name, last(db, "arrival").map_err(failed())?);
+        let mut line = format!(
+            "{}: {:2} of {} s, {kills} kills, {orders} orders; received, with repeats:",
+            strategy.title(),
+            at.as_secs(),
+            of.as_secs()
+        );
+        for (n, (service, db)) in SERVICES.iter().zip(&self.downstream).enumerate() {
+            let comma = if n > 0 { "," } else { "" };
+            line += &format!("{comma} {} {}", service.name, last(db, "arrival").map_err(failed())?);
         }
         Ok(line)
     }

@@ -1,6 +1,5 @@
 //! A destination while the relay runs.
 
-use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -10,6 +9,8 @@ use outhaul_core::instance::Ready;
 use outhaul_core::lane::SendBatch;
 use outhaul_sink::{AckLevel, Outcome, Reason, Receipt, Sink, SinkInfo};
 use tokio::time::Instant;
+
+use crate::repeats::Repeats;
 
 /// A destination as the relay is given it.
 #[derive(Clone)]
@@ -50,12 +51,9 @@ pub(crate) struct Runner {
     delivered: AtomicU64,
     failed: AtomicU64,
     forgotten: AtomicU64,
-    /// By code: when a failure was last logged, and how many messages failed since.
-    failures: Mutex<HashMap<&'static str, (Option<Instant>, u64)>>,
+    /// Messages that were not delivered, by code.
+    failures: Mutex<Repeats<&'static str>>,
 }
-
-/// Failures of one code and destination are logged at most once in this time.
-const FAILURE_LOG_SPACING: Duration = Duration::from_secs(10);
 
 impl Runner {
     pub(crate) fn new(destination: &Destination) -> Self {
@@ -112,11 +110,7 @@ impl Runner {
         for (reason, messages) in failed {
             let code = reason.code;
             let mut failures = self.failures.lock().unwrap_or_else(PoisonError::into_inner);
-            let (logged_at, unlogged) = failures.entry(code).or_default();
-            *unlogged += messages;
-            if logged_at.is_none_or(|at| at.elapsed() >= FAILURE_LOG_SPACING) {
-                let messages = std::mem::take(unlogged);
-                *logged_at = Some(Instant::now());
+            if let Some(messages) = failures.count(Instant::now(), code, messages) {
                 tracing::warn!(destination = self.name, code, messages, "not delivered: {}", reason.text);
             }
         }

@@ -21,7 +21,7 @@ use crate::clock::Clock;
 use crate::destination::{Delivered, Destination, Runner};
 use crate::error::RelayError;
 use crate::healing::{Look, Trouble};
-use crate::log::Log;
+use crate::log::{CHECKPOINT, Log};
 use crate::maintenance::{self, Maintenance};
 use crate::stop::{Asked, Stop};
 
@@ -211,6 +211,7 @@ async fn drive(outbox: Outbox, stop: Stop) -> Result<(String, Vec<Delivered>), R
     let first = if outbox.until_empty { Input::DrainWhenEmpty } else { Input::Tick };
     instance.handle(clock.now(), first);
     let ended = engine.turn(&mut instance, clock, asked, &outbox).await;
+    engine.log.rest(true);
     if let Some(maintenance) = maintenance {
         maintenance.abort();
     }
@@ -278,7 +279,6 @@ impl Engine {
     ) -> Result<(), RelayError> {
         let mut drain_until: Option<tokio::time::Instant> = None;
         let limit = Duration::from_millis(outbox.shutdown_limit_ms);
-        let over = || RelayError::ShutdownLimit { outbox: outbox.name.clone(), limit_ms: outbox.shutdown_limit_ms };
         loop {
             while let Some(command) = instance.next_command() {
                 self.begin(command);
@@ -298,7 +298,7 @@ impl Engine {
                     (Ok(()), Asked::Now) | (Err(_), _) => return Ok(()),
                 },
                 Some(ended) = self.tasks.join_next_with_id() => self.ended(ended),
-                () = sleep_until(drain_until) => return Err(over()),
+                () = sleep_until(drain_until) => return Err(self.drain_is_over(outbox)),
                 () = sleep_until(tick) => Input::Tick,
             };
             if let Some(error) = self.refused.take() {
@@ -308,6 +308,15 @@ impl Engine {
                 return Err(RelayError::ShardCount { outbox: outbox.name.clone(), before, now });
             }
             instance.handle(clock.now(), input);
+            self.log.rest(false);
+        }
+    }
+
+    fn drain_is_over(&self, outbox: &Outbox) -> RelayError {
+        RelayError::ShutdownLimit {
+            outbox: outbox.name.clone(),
+            limit_ms: outbox.shutdown_limit_ms,
+            database: self.log.database_failure(),
         }
     }
 
@@ -420,7 +429,7 @@ impl Engine {
                     Err(e) if e.kind == StoreErrorKind::CommitUnknown => (CheckpointAnswer::Unknown, Err(e)),
                     Err(e) => (CheckpointAnswer::NotWritten, Err(e)),
                 };
-                (Input::Checkpointed(answer), Some(("checkpoint", said)))
+                (Input::Checkpointed(answer), Some((CHECKPOINT, said)))
             }),
             Command::Confirm(checkpoint) => {
                 let call = async move { store.checkpoint_applied(&checkpoint).await };

@@ -40,13 +40,19 @@ pub enum RelayError {
         now: usize,
     },
     /// The drain did not end within its limit. Nothing is lost; what was under way may be sent again.
-    #[error("OUT-4005 outbox {outbox}: the drain took longer than shutdown_limit ({limit_ms} ms)")]
+    #[error("OUT-4005 outbox {outbox}: the drain took longer than shutdown_limit ({limit_ms} ms){}", said(database))]
     ShutdownLimit {
         /// Name of the outbox.
         outbox: String,
         /// The limit, milliseconds.
         limit_ms: u64,
+        /// What the database said to a call that did not succeed any more: the last checkpoint could not be written.
+        database: Option<String>,
     },
+}
+
+fn said(database: &Option<String>) -> String {
+    database.as_ref().map(|text| format!("; {text}")).unwrap_or_default()
 }
 
 impl RelayError {
@@ -66,6 +72,10 @@ impl RelayError {
             Self::Store { error, .. } => error.kind.remedy(),
             Self::LeaseTooShort { .. } => "raise lease_ttl, or lower send_limit of the destination",
             Self::ShardCount { .. } => "stop every relay, then start them again",
+            Self::ShutdownLimit { database: Some(_), .. } => {
+                "see to what the database said: the last checkpoint could not be written; nothing is lost, what was delivered \
+                 since the one before is delivered again"
+            }
             Self::ShutdownLimit { .. } => {
                 "raise shutdown_limit above the slowest destination's send_limit; nothing is lost"
             }

@@ -11,6 +11,7 @@ mod error;
 mod healing;
 mod log;
 mod maintenance;
+mod repeats;
 mod stop;
 
 pub use destination::{Delivered, Destination};

@@ -2,43 +2,92 @@
 
 use std::collections::HashMap;
 
+use outhaul_core::destination::NO_ROUTE;
 use outhaul_core::instance::Event;
 use outhaul_store::{StoreError, StoreErrorKind};
+use tokio::time::Instant;
+
+use crate::repeats::Repeats;
+
+/// What the writing of a checkpoint is called in the log.
+pub(crate) const CHECKPOINT: &str = "checkpoint";
 
 /// Writes the log of one outbox.
 pub(crate) struct Log {
     outbox: String,
     destinations: Vec<String>,
     /// Failures in a row by what was being done: the first is logged, then every power of two.
-    failures: HashMap<&'static str, (StoreErrorKind, u64)>,
+    failures: HashMap<&'static str, Failing>,
+    /// Messages that are set aside or stand out otherwise, by code and destination: there may be very many of a kind.
+    repeats: Repeats<(&'static str, String)>,
+}
+
+/// Calls of the database that fail one after the other.
+struct Failing {
+    kind: StoreErrorKind,
+    /// How many in a row were of this kind.
+    count: u64,
+    /// The newest one's text.
+    message: String,
 }
 
 impl Log {
     pub(crate) fn new(outbox: &str, destinations: &[String]) -> Self {
-        Self { outbox: outbox.to_owned(), destinations: destinations.to_vec(), failures: HashMap::new() }
+        Self {
+            outbox: outbox.to_owned(),
+            destinations: destinations.to_vec(),
+            failures: HashMap::new(),
+            repeats: Repeats::default(),
+        }
     }
 
     /// A call of the database failed.
     pub(crate) fn failed(&mut self, doing: &'static str, error: &StoreError) {
-        let (kind, n) = self.failures.entry(doing).or_insert((error.kind, 0));
-        if *kind != error.kind {
-            (*kind, *n) = (error.kind, 0);
+        let new = || Failing { kind: error.kind, count: 0, message: String::new() };
+        let failing = self.failures.entry(doing).or_insert_with(new);
+        if failing.kind != error.kind {
+            *failing = new();
         }
-        *n += 1;
-        if n.is_power_of_two() {
+        failing.count += 1;
+        failing.message.clone_from(&error.message);
+        if failing.count.is_power_of_two() {
             let (code, remedy, outbox) = (error.kind.code(), error.kind.remedy(), &self.outbox);
-            tracing::warn!(outbox, code, failures = *n, remedy, "{doing}: {}", error.message);
+            tracing::warn!(outbox, code, failures = failing.count, remedy, "{doing}: {}", error.message);
         }
+    }
+
+    /// What the database says to a call that has failed since it last succeeded: to a checkpoint, if there is such a one.
+    pub(crate) fn database_failure(&self) -> Option<String> {
+        let (doing, failing) = self.failures.iter().max_by_key(|(doing, f)| (**doing == CHECKPOINT, f.count))?;
+        Some(format!("{doing}: {} {}", failing.kind.code(), failing.message))
     }
 
     /// A call of the database succeeded.
     pub(crate) fn succeeded(&mut self, doing: &'static str) {
-        if let Some((_, n)) = self.failures.remove(doing) {
-            tracing::info!(outbox = self.outbox, failures = n, "{doing}: works again");
+        if let Some(Failing { count, .. }) = self.failures.remove(doing) {
+            tracing::info!(outbox = self.outbox, failures = count, "{doing}: works again");
         }
     }
 
-    pub(crate) fn event(&self, event: &Event) {
+    /// How many messages a line about this one is to count. None: it is counted by a later line.
+    fn count(&mut self, code: &'static str, destination: &str) -> Option<u64> {
+        self.repeats.count(Instant::now(), (code, destination.to_owned()), 1)
+    }
+
+    /// Counts what came after the last line of its kind and has had no line of its own for long, or (with `all`) at all.
+    pub(crate) fn rest(&mut self, all: bool) {
+        for ((code, destination), messages) in self.repeats.rest(Instant::now(), all) {
+            tracing::warn!(outbox = self.outbox, destination, code, messages, "more of the same");
+        }
+    }
+
+    pub(crate) fn event(&mut self, event: &Event) {
+        if let Some((code, destination)) = self.repeated(event) {
+            if let Some(messages) = self.count(code, &destination) {
+                self.of_message(event, &destination, messages);
+            }
+            return;
+        }
         let outbox = self.outbox.as_str();
         let name = |d: &outhaul_core::destination::DestinationIndex| {
             self.destinations.get(usize::from(d.0)).map_or("?", String::as_str)
@@ -59,15 +108,6 @@ impl Log {
             }
             Event::LogGap { shard, destination, from, to } => {
                 tracing::error!(outbox, %shard, destination = name(destination), %from, %to, code = "OUT-4012", "the log lacks these positions");
-            }
-            Event::NoRoute { shard, position, topic } => {
-                tracing::warn!(outbox, %shard, %position, topic, code = "OUT-4001", "no route names a destination for this topic: parked under -");
-            }
-            Event::RepeatedId { id, seq } => {
-                tracing::warn!(outbox, id, %seq, code = "OUT-4013", "the application wrote this id twice: both rows are delivered");
-            }
-            Event::Dead { shard, destination, position, reason } => {
-                tracing::warn!(outbox, %shard, destination = name(destination), %position, code = reason.code, "message is dead: {}", reason.text);
             }
             Event::NotStarted { destination, reason } => {
                 tracing::warn!(
@@ -108,5 +148,105 @@ impl Log {
             }
             other => tracing::info!(outbox, "{other:?}"),
         }
+    }
+    /// Code and destination of what may be said of very many messages.
+    fn repeated(&self, event: &Event) -> Option<(&'static str, String)> {
+        match event {
+            Event::NoRoute { .. } => Some(("OUT-4001", NO_ROUTE.to_owned())),
+            Event::RepeatedId { .. } => Some(("OUT-4013", String::new())),
+            Event::Dead { destination, reason, .. } => {
+                let name = self.destinations.get(usize::from(destination.0));
+                Some((reason.code, name.cloned().unwrap_or_default()))
+            }
+            _ => None,
+        }
+    }
+
+    /// A line about one message, which stands for so many.
+    fn of_message(&self, event: &Event, destination: &str, messages: u64) {
+        let outbox = self.outbox.as_str();
+        match event {
+            Event::NoRoute { shard, position, topic } => {
+                tracing::warn!(outbox, %shard, %position, topic, code = "OUT-4001", messages, "no route names a destination for this topic: parked under -");
+            }
+            Event::RepeatedId { id, seq } => {
+                tracing::warn!(outbox, id, %seq, code = "OUT-4013", messages, "the application wrote this id twice: both rows are delivered");
+            }
+            Event::Dead { shard, position, reason, .. } => {
+                tracing::warn!(outbox, %shard, destination, %position, code = reason.code, messages, "message is dead: {}", reason.text);
+            }
+            _ => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::sync::{Arc, Mutex};
+
+    use outhaul_core::destination::DestinationIndex;
+    use outhaul_core::message::{Position, ShardId};
+    use outhaul_core::receipt::Reason;
+
+    use super::*;
+
+    #[derive(Clone, Default)]
+    struct Lines(Arc<Mutex<Vec<u8>>>);
+
+    impl Write for Lines {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0.lock().unwrap().write(bytes)
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    fn lines_of(what: impl FnOnce()) -> Vec<String> {
+        let lines = Lines::default();
+        let to = lines.clone();
+        let subscriber = tracing_subscriber::fmt().with_ansi(false).with_writer(move || to.clone()).finish();
+        tracing::subscriber::with_default(subscriber, what);
+        let text = String::from_utf8(lines.0.lock().unwrap().clone()).unwrap();
+        text.lines().map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn many_messages_that_are_set_aside_are_few_lines() {
+        let mut log = Log::new("main", &["points".to_owned()]);
+        let lines = lines_of(|| {
+            for n in 0..1_000 {
+                let (shard, position) = (ShardId(0), Position(n));
+                let reason = Reason::new("OUT-4002", "not UTF-8");
+                log.event(&Event::Dead { shard, destination: DestinationIndex(0), position, reason });
+                log.event(&Event::NoRoute { shard, position, topic: "stray".into() });
+            }
+            log.rest(false);
+            log.rest(true);
+            log.rest(true);
+        });
+        assert_eq!(lines.len(), 4, "{lines:#?}");
+        for (line, code) in [(0, "OUT-4002"), (1, "OUT-4001")] {
+            assert!(lines[line].contains(code) && lines[line].ends_with(" messages=1"), "{lines:#?}");
+        }
+        assert!(lines[2..].iter().all(|l| l.contains("messages=999") && l.contains("more of the same")), "{lines:#?}");
+    }
+
+    #[test]
+    fn what_the_database_says_to_a_checkpoint_comes_first() {
+        let mut log = Log::new("main", &[]);
+        assert_eq!(log.database_failure(), None);
+        let lines = lines_of(|| {
+            for _ in 0..9 {
+                log.failed("poll", &StoreError::new(StoreErrorKind::Timeout, "too slow"));
+            }
+            log.failed(CHECKPOINT, &StoreError::new(StoreErrorKind::Full, "no space left"));
+        });
+        assert_eq!(lines.len(), 5, "{lines:#?}");
+        assert_eq!(log.database_failure().unwrap(), "checkpoint: OUT-1011 no space left");
+        log.succeeded(CHECKPOINT);
+        assert_eq!(log.database_failure().unwrap(), "poll: OUT-1002 too slow");
     }
 }

@@ -107,6 +107,15 @@ pub trait Sink: Send + Sync + 'static {
     /// The destination does not answer (`passes`) or cannot be used as configured.
     async fn start(&self) -> Result<SinkInfo, SinkError>;
 
+    /// As [`Sink::start`], for who only wants to know what it would say: makes nothing in the destination that is
+    /// missing. What a start would make, [`Sink::examine`] tells.
+    ///
+    /// # Errors
+    /// As [`Sink::start`].
+    async fn look(&self) -> Result<SinkInfo, SinkError> {
+        self.start().await
+    }
+
     /// Delivers messages of one slot, in their order; one outcome a message, in their order. A message may only be
     /// attempted after all earlier ones of the same key in the batch were delivered: from the first that was not, later
     /// ones of its key are answered `Retry` without being sent.
@@ -143,7 +152,8 @@ pub trait Sink: Send + Sync + 'static {
     }
 
     /// What an operator should know before anything is delivered: the parts of the destination, their limits, these
-    /// topics, rights. Called after [`Sink::start`]; delivers and changes nothing.
+    /// topics, rights. Called after [`Sink::start`] or
+    /// [`Sink::look`]; delivers and changes nothing.
     async fn examine(&self, topics: &[String]) -> Vec<Finding> {
         let _ = topics;
         Vec::new()

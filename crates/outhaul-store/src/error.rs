@@ -75,7 +75,7 @@ impl StoreErrorKind {
                 "run `outhaul init --db URL`, or hand the output of `outhaul init --print` to your DBA"
             }
             Self::WrongSchema => {
-                "run `outhaul init --upgrade --print` and see what differs, or use the relay version that made the tables"
+                "compare the tables with what `outhaul init --print` makes, or use the relay version that made them"
             }
             Self::ReadOnly => "point the relay at the writable primary",
             Self::TooLarge => "raise the server's packet limit, or lower max_message_bytes",

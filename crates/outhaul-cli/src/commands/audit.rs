@@ -103,6 +103,17 @@ async fn reports(store: &Arc<dyn Store>, a: &Audit) -> Result<Vec<Report>, Store
                 position: Some(message.position.0),
                 times_us: (message.created_at_us, Some(moved_at_us)),
             },
+            Place::Parked { message, destinations } => Report {
+                deliveries: deliveries(store, &message, &destinations).await?,
+                id: message.id,
+                topic: message.topic,
+                key: message.key,
+                created_at: format_us(message.created_at_us),
+                moved_at: None,
+                shard: message.shard.0,
+                position: Some(message.position.0),
+                times_us: (message.created_at_us, None),
+            },
         });
     }
     Ok(reports)
@@ -181,11 +192,14 @@ fn sentence(r: &Report) -> String {
         |us: i64| if same_day(created, us) { format!("at {}", time_of_day(us)) } else { format!("on {}", day(us)) };
     let key = r.key.as_ref().map(|k| format!(" with key {k}")).unwrap_or_default();
     let mut line = format!("{} of topic {}{key} was written on {}", r.id, r.topic, day(created));
-    let (Some(moved), Some(position)) = (moved, r.position) else {
+    let Some(position) = r.position else {
         line.push_str(&format!(", is in the outbox table (shard {}) and waits for the relay", r.shard));
         return line;
     };
-    line.push_str(&format!(" and moved {} as number {position} of shard {}", after(moved), r.shard));
+    match moved {
+        Some(at) => line.push_str(&format!(" and moved {} as number {position} of shard {}", after(at), r.shard)),
+        None => line.push_str(&format!(" and is number {position} of shard {}, whose log is pruned there", r.shard)),
+    }
     for d in &r.deliveries {
         let times = |n: u32| if n == 1 { "1 attempt".to_owned() } else { format!("{n} attempts") };
         let why = d.reason.as_ref().map(|r| format!(": {r}")).unwrap_or_default();
@@ -280,6 +294,10 @@ mod tests {
              given up after 10 attempts: OUT-4004 no answer"
         );
         report.times_us.1 = None;
+        assert!(
+            sentence(&report).contains(" UTC and is number 17 of shard 0, whose log is pruned there; trail has it")
+        );
+        report.position = None;
         assert!(sentence(&report).ends_with("is in the outbox table (shard 0) and waits for the relay"));
     }
 }

@@ -1,9 +1,11 @@
-//! Where the message of an id is: in the outbox table, or in the log.
+//! Where the message of an id is: in the outbox table, in the log, or parked with its log pruned.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use outhaul_core::chunk;
-use outhaul_core::message::{Message, Row};
+use outhaul_core::message::{Message, Position, Row, ShardId};
+use outhaul_core::parked::ParkedEntry;
 use outhaul_store::{Found, Store, StoreError, StoreErrorKind, StoredChunk};
 
 /// A message of an id.
@@ -20,12 +22,20 @@ pub enum Place {
         /// When it was moved, microseconds since 1970-01-01 UTC, database clock.
         moved_at_us: i64,
     },
+    /// Parked; what the log had of it has been pruned.
+    Parked {
+        /// The message, as `Logged` has it. When it was moved is not known any more.
+        message: Box<Message>,
+        /// Names of the destinations that are known.
+        destinations: Vec<String>,
+    },
 }
 
 /// How far the clock of whoever made an id may be off, and how long its transaction may have been open.
 const HINT_WIDTH_US: i64 = 3_600_000_000;
 
-/// Every message of an id: near the hint first, everywhere if it is not there.
+/// Every message of an id: near the hint first, everywhere if it is not there, at last among what is parked, which
+/// outlives its log.
 ///
 /// # Errors
 /// The database's; a chunk that cannot be read is `Corrupt`.
@@ -37,7 +47,62 @@ pub async fn locate(store: &Arc<dyn Store>, id: &str, around_us: Option<i64>) ->
             return Ok(places);
         }
     }
-    within(store, id, None).await
+    let places = within(store, id, None).await?;
+    if places.is_empty() { parked(store, id).await } else { Ok(places) }
+}
+
+/// Parked messages that are unpacked at a time: at first, and at most. Payloads come with them.
+const PAGE: (usize, usize) = (16, 512);
+/// A page with less content than this is followed by a larger one, one with more by a smaller one.
+const PAGE_BYTES: usize = 1 << 20;
+
+/// Looks through everything that is parked. There is no index by id: rows are few, or somebody has to look at them anyway.
+async fn parked(store: &Arc<dyn Store>, id: &str) -> Result<Vec<Place>, StoreError> {
+    let mut places = vec![];
+    let shards = store.status().await?;
+    for shard in shards.iter().filter(|s| !s.parked.is_empty()) {
+        let found = store.recover(shard.shard).await?;
+        let mut names: Vec<String> = found.lanes.lanes.iter().map(|(lane, _)| lane.destination.clone()).collect();
+        names.extend(shard.parked.iter().map(|(name, ..)| name.clone()));
+        let mut seen = BTreeSet::new();
+        names.retain(|name| seen.insert(name.clone()));
+        for (destination, positions) in by_destination(&found.parked) {
+            for message in with_id(store, id, (shard.shard, &destination), &positions, &names).await? {
+                places.push(Place::Parked { message: Box::new(message), destinations: names.clone() });
+            }
+        }
+    }
+    Ok(places)
+}
+
+/// Positions under the first destination that has them: a message that several have is read once.
+fn by_destination(parked: &[ParkedEntry]) -> BTreeMap<String, Vec<Position>> {
+    let mut seen = BTreeSet::new();
+    let mut positions: BTreeMap<String, Vec<Position>> = BTreeMap::new();
+    for entry in parked.iter().filter(|p| seen.insert(p.position)) {
+        positions.entry(entry.destination.clone()).or_default().push(entry.position);
+    }
+    positions
+}
+
+async fn with_id(
+    store: &Arc<dyn Store>,
+    id: &str,
+    (shard, destination): (ShardId, &str),
+    mut positions: &[Position],
+    names: &[String],
+) -> Result<Vec<Message>, StoreError> {
+    let mut messages = vec![];
+    let mut page = PAGE.0;
+    while !positions.is_empty() {
+        let (now, rest) = positions.split_at(page.min(positions.len()));
+        let read = store.read_parked(shard, destination, now, names).await?;
+        let bytes: usize = read.iter().map(|p| p.message.payload.len()).sum();
+        page = if bytes < PAGE_BYTES { (page * 2).min(PAGE.1) } else { (page / 2).max(1) };
+        messages.extend(read.into_iter().map(|p| p.message).filter(|m| m.id == id));
+        positions = rest;
+    }
+    Ok(messages)
 }
 
 async fn within(store: &Arc<dyn Store>, id: &str, window_us: Option<(i64, i64)>) -> Result<Vec<Place>, StoreError> {
@@ -80,7 +145,29 @@ fn made_at_us(id: &str) -> Option<i64> {
 
 #[cfg(test)]
 mod tests {
+    use outhaul_core::parked::ParkedState;
+
     use super::*;
+
+    #[test]
+    fn what_several_destinations_have_is_read_once() {
+        let entry = |destination: &str, position| ParkedEntry {
+            destination: destination.into(),
+            shard: ShardId(0),
+            position: Position(position),
+            key: None,
+            state: ParkedState::Dead,
+            attempts: 1,
+            due_at_us: 0,
+            error_code: "OUT-4004".into(),
+            error_text: "no answer".into(),
+            first_failed_at_us: 0,
+            last_failed_at_us: 0,
+        };
+        let parked = [entry("a", 4), entry("a", 9), entry("b", 4), entry("b", 7)];
+        let expected = [("a".to_owned(), vec![Position(4), Position(9)]), ("b".to_owned(), vec![Position(7)])];
+        assert_eq!(by_destination(&parked), expected.into());
+    }
 
     #[test]
     fn a_uuid_v7_says_when() {

@@ -1,7 +1,7 @@
 //! `outhaul validate`: the configuration, the databases and the destinations, without delivering anything.
 
 use outhaul_core::receipt::AckLevel;
-use outhaul_sink::{Sink, SinkCode, SinkInfo};
+use outhaul_sink::{Sink, SinkCode, SinkError, SinkInfo};
 use outhaul_store::{InitPlan, StoreErrorKind};
 use serde::Serialize;
 use std::sync::Arc;
@@ -140,7 +140,7 @@ async fn look_at_destination(d: &Destination, topics: &[String], warnings: &mut 
             return finding;
         }
     };
-    match start(d, &sink).await {
+    match answered(d, sink.look()).await {
         Ok(info) => {
             finding.ok = true;
             finding.ack_level = Some(info.level.as_str());
@@ -169,8 +169,15 @@ pub(super) fn is_too_weak(f: &Failure) -> bool {
 /// # Errors
 /// It does not start within the limit, or proves less.
 pub(super) async fn start(d: &Destination, sink: &Arc<dyn Sink>) -> Result<SinkInfo, Failure> {
+    answered(d, sink.start()).await
+}
+
+async fn answered(
+    d: &Destination,
+    starting: impl Future<Output = Result<SinkInfo, SinkError>>,
+) -> Result<SinkInfo, Failure> {
     let of_destination = |f: Failure| f.while_doing(format_args!("destination {}", d.name));
-    let info = match tokio::time::timeout(START_LIMIT, sink.start()).await {
+    let info = match tokio::time::timeout(START_LIMIT, starting).await {
         Ok(started) => started.map_err(|e| of_destination(e.into()))?,
         Err(_) => {
             let limit = START_LIMIT.as_secs();

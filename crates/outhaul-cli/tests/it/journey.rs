@@ -171,6 +171,18 @@ async fn a_topic_without_a_route_is_kept_and_shown(flavour: Flavour) {
     assert!(delivery["reason"].as_str().unwrap().starts_with("OUT-4001 "), "{audit}");
     let aloud = scene.run(&["audit", "b"]).await.expect(3);
     assert!(aloud.stdout.contains("; - has given up after 0 attempts: OUT-4001 "), "{}", aloud.stdout);
+
+    // What is parked keeps its id and its story when its log has been pruned.
+    let pruned = scene.run(&["prune", "--retention", "0s", "--json"]).await.expect(0).json();
+    assert_eq!(pruned["messages"], 2, "{pruned}");
+    let kept = scene.run(&["audit", "b", "--json"]).await.expect(3).json();
+    for name in ["id", "topic", "created_at", "shard", "position", "deliveries"] {
+        assert_eq!(kept[name], audit[name], "{name}: {kept}");
+    }
+    assert_eq!(kept["moved_at"], Value::Null, "{kept}");
+    let aloud = scene.run(&["audit", "b"]).await.expect(3);
+    assert!(aloud.stdout.contains("whose log is pruned there; - has given up"), "{}", aloud.stdout);
+    scene.run(&["audit", "a"]).await.expect(1);
 }
 
 /// L10.

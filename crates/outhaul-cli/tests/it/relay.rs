@@ -12,6 +12,7 @@ on_every_database!(
     sigterm_drains_and_nothing_is_sent_twice,
     a_second_signal_stops_at_once_and_loses_nothing,
     a_drain_has_a_limit,
+    a_drain_names_what_the_database_said,
     an_inbox_gets_each_message_once,
 );
 
@@ -100,6 +101,28 @@ async fn a_drain_has_a_limit(flavour: Flavour) {
         "{}",
         ran.stderr
     );
+}
+
+/// What holds a drain up may be the database, not a destination.
+async fn a_drain_names_what_the_database_said(flavour: Flavour) {
+    let scene = Scene::ready(flavour).await;
+    let limit = [("OUTHAUL__RELAY__SHUTDOWN_LIMIT", "1500ms"), ("OUTHAUL__RELAY__PRUNE", "false")];
+    let mut relay = scene.folder.start(&["relay", "--db", scene.url(), "--to", "stdout:"], &limit);
+    let insert = "INSERT INTO outbox (topic, payload) VALUES ('t', '1')";
+    scene.database.execute(insert).await;
+    relay.line().await;
+    let refuse = match flavour {
+        Flavour::Postgres => "ALTER TABLE outbox_receipt ADD CHECK (number < 0) NOT VALID",
+        Flavour::MariaDb | Flavour::MySql => "ALTER TABLE outbox_receipt ADD COLUMN more INT NOT NULL",
+        Flavour::Sqlite => "CREATE TRIGGER refuse BEFORE INSERT ON outbox_receipt BEGIN SELECT RAISE(ABORT, 'no'); END",
+    };
+    scene.database.execute(refuse).await;
+    scene.database.execute(insert).await;
+    relay.says("checkpoint: ").await;
+    relay.signal("TERM").await;
+    let ran = relay.end().await.expect(1);
+    let last = ran.stderr.split("\nOUT-4005 ").last().unwrap();
+    assert!(last.contains("; checkpoint: OUT-") && last.contains("see to what the database said"), "{}", ran.stderr);
 }
 
 async fn an_inbox_gets_each_message_once(flavour: Flavour) {

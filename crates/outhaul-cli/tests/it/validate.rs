@@ -4,7 +4,7 @@ use outhaul_testkit::servers::Flavour;
 
 use crate::program::{Scene, on_every_database};
 
-on_every_database!(before_and_after_init, a_destination_that_does_not_start);
+on_every_database!(before_and_after_init, a_destination_that_does_not_start, an_inbox_is_only_looked_at);
 
 async fn before_and_after_init(flavour: Flavour) {
     let scene = Scene::new(flavour).await;
@@ -42,6 +42,25 @@ async fn a_destination_that_does_not_start(flavour: Flavour) {
     scene.folder.run(&["validate"], "", &[("OUTHAUL__DESTINATION__WEAK__FSYNC", "batch")]).await.expect(0);
 }
 
+async fn an_inbox_is_only_looked_at(flavour: Flavour) {
+    let (scene, other) = (Scene::ready(flavour).await, Scene::new(flavour).await);
+    let to = format!("inbox:{}", other.url());
+    let look = ["validate", "--db", scene.url(), "--to", &to, "--json"];
+    for _ in 0..2 {
+        let report = scene.run(&look).await.expect(0).json();
+        let (d, found) = (&report["destinations"][0], &report["destinations"][0]["findings"][0]);
+        assert_eq!((&d["ok"], &found["attention"]), (&true.into(), &true.into()), "{report}");
+        let text = found["text"].as_str().unwrap();
+        assert!(text.contains("CREATE TABLE") && text.contains("inbox_message"), "{report}");
+    }
+    let by_hand = [("OUTHAUL__DESTINATION__INBOX__CREATE_TABLE", "false")];
+    let ran = scene.folder.run(&look, "", &by_hand).await.expect(1);
+    assert!(ran.stderr.contains("OUT-2021"), "{}", ran.stderr);
+    scene.run(&["relay", "--db", scene.url(), "--to", &to, "--until-empty"]).await.expect(0);
+    let report = scene.run(&look).await.expect(0).json();
+    assert_eq!(report["destinations"][0]["findings"], serde_json::json!([]), "{report}");
+}
+
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 mod servers {
     use tokio::net::TcpListener;
@@ -72,6 +91,48 @@ mod servers {
             assert!(ran.stderr.contains("OUT-1005 ") && !ran.stderr.contains("s3cret"), "{flavour:?} {}", ran.stderr);
             let ran = scene.run(&["validate", "--db", &narrow]).await.expect(1);
             assert!(ran.stderr.starts_with("OUT-1006 outbox main: "), "{flavour:?} {}", ran.stderr);
+        }
+    }
+
+    const TABLES: [&str; 7] =
+        ["outbox", "outbox_log", "outbox_receipt", "outbox_parked", "outbox_lease", "outbox_instance", "outbox_meta"];
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn reading_needs_select_only() {
+        for flavour in SERVERS {
+            let mut scene = Scene::ready(*flavour).await;
+            scene.enqueue("{\"id\":\"a\",\"topic\":\"t\",\"payload\":1}\n").await.expect(0);
+            scene.deliver("out.jsonl").await;
+            let grants = TABLES.map(|table| format!("SELECT ON {table}"));
+            let reader = scene.database.restricted_user(&grants.each_ref().map(String::as_str)).await;
+            let status = scene.run(&["status", "--db", &reader, "--json"]).await.expect(0).json();
+            let owners = scene.run(&["status", "--db", scene.url(), "--json"]).await.expect(0).json();
+            assert_eq!(status, owners, "{flavour:?}");
+            let audit = scene.run(&["audit", "a", "--db", &reader]).await.expect(0);
+            assert!(audit.stdout.contains("file has it since"), "{flavour:?} {}", audit.stdout);
+            scene.run(&["audit", "b", "--db", &reader]).await.expect(1);
+            let ran = scene.run(&["validate", "--db", &reader]).await.expect(1);
+            assert!(ran.stderr.starts_with("OUT-1006 outbox main: "), "{flavour:?} {}", ran.stderr);
+        }
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn rights_on_an_inbox_are_named() {
+        for flavour in SERVERS {
+            let (scene, mut other) = (Scene::ready(*flavour).await, Scene::new(*flavour).await);
+            let to = format!("inbox:{}", other.url());
+            scene.run(&["relay", "--db", scene.url(), "--to", &to, "--until-empty"]).await.expect(0);
+            let narrow = other.database.restricted_user(&["SELECT ON inbox_message"]).await;
+            let to = format!("inbox:{narrow}");
+            let ran = scene.run(&["validate", "--db", scene.url(), "--to", &to]).await.expect(1);
+            assert!(ran.stderr.starts_with("OUT-1006 destination inbox: "), "{flavour:?} {}", ran.stderr);
+            assert!(ran.stderr.contains("GRANT SELECT, INSERT on inbox_message"), "{flavour:?} {}", ran.stderr);
+            let update = if *flavour == Flavour::Postgres { "" } else { ", UPDATE" };
+            let enough = format!("SELECT, INSERT{update} ON inbox_message");
+            let to = format!("inbox:{}", other.database.restricted_user(&[&enough]).await);
+            scene.enqueue("{\"topic\":\"t\",\"payload\":1}\n").await.expect(0);
+            scene.run(&["relay", "--db", scene.url(), "--to", &to, "--until-empty"]).await.expect(0);
+            assert_eq!(other.database.query_u64("SELECT COUNT(*) FROM inbox_message").await, 1, "{flavour:?}");
         }
     }
 

@@ -50,7 +50,8 @@ pub const KEYS: [Key; 6] = [
     Key {
         name: "url",
         default: None,
-        help: "database that holds the inbox: sqlite:PATH, mysql://…, mariadb://… or postgres://…",
+        help: "database that holds the inbox: sqlite:PATH, mysql://…, mariadb://… or postgres://…; its user needs \
+               SELECT and INSERT on inbox_message (MySQL, MariaDB: UPDATE too)",
     },
     Key {
         name: "consumer",
@@ -66,7 +67,7 @@ pub const KEYS: [Key; 6] = [
     Key {
         name: "create_table",
         default: Some("true"),
-        help: "whether inbox and inbox_message are made at the start if they are missing",
+        help: "whether inbox and inbox_message are made at the start if they are missing: the user needs CREATE for it",
     },
     Key {
         name: "tls_ca_file",

@@ -14,7 +14,7 @@ use super::config::InboxConfig;
 use super::outcome::{of_error, start_error};
 use super::parts::{Deliver, deliver_all};
 use crate::clock::now_us;
-use crate::sink::{Sink, SinkError, SinkInfo};
+use crate::sink::{Finding, Sink, SinkError, SinkInfo};
 
 /// Delivers into the `inbox_message` table of a database.
 ///
@@ -80,6 +80,37 @@ impl Sink for InboxSink {
     async fn start(&self) -> Result<SinkInfo, SinkError> {
         self.check().await.map_err(|e| start_error(&e))?;
         Ok(SinkInfo { level: AckLevel::Flushed, warnings: Vec::new(), ..SinkInfo::default() })
+    }
+
+    async fn look(&self) -> Result<SinkInfo, SinkError> {
+        let inspected = match self.open().await {
+            Ok(inbox) => inbox.inspect().await,
+            Err(error) => Err(error),
+        };
+        match inspected {
+            Err(error) if error.kind != StoreErrorKind::NotInitialised || !self.config.create_table => {
+                Err(start_error(&error))
+            }
+            _ => Ok(SinkInfo { level: AckLevel::Flushed, ..SinkInfo::default() }),
+        }
+    }
+
+    async fn examine(&self, _topics: &[String]) -> Vec<Finding> {
+        let Ok(inbox) = self.open().await else { return Vec::new() };
+        match inbox.inspect().await {
+            Err(error) if error.kind == StoreErrorKind::NotInitialised && self.config.create_table => {
+                let ddl = inbox.ddl();
+                let ddl: Vec<&str> = ddl.split_whitespace().collect();
+                let text = format!(
+                    "{}: the relay makes what is missing at its start, for which its user needs the right to CREATE; or \
+                     apply this by hand: {}",
+                    error.message,
+                    ddl.join(" ")
+                );
+                vec![Finding::attention("inbox tables", text)]
+            }
+            _ => Vec::new(),
+        }
     }
 
     async fn send(&self, slot: u32, messages: &[Arc<Message>]) -> Vec<Outcome> {
