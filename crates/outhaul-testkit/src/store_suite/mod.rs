@@ -124,6 +124,7 @@ cases! { $
         unreadable_rows_are_corrupt
         receipts_are_found_by_position
         receipts_are_read_from_the_newest_down
+        parked_rows_come_in_pages
     }
     parked {
         rows_are_parked_with_their_message
