@@ -20,6 +20,7 @@ pub mod sqlite;
 
 pub use error::{StoreError, StoreErrorKind};
 pub use options::{ColumnNames, DatabaseKind, InitPlan, PayloadType, StoreOptions, Tls};
+pub use row::HEADERS_MAX_BYTES;
 pub use store::*;
 
 use std::sync::Arc;

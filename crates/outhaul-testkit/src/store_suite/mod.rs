@@ -80,6 +80,8 @@ cases! { $
         text_that_is_not_utf8_is_a_defect
         a_row_without_a_topic_is_a_defect
         headers_come_as_json
+        headers_count_against_the_bytes
+        headers_above_the_limit_are_not_fetched
         columns_may_have_other_names
         a_sequence_may_start_again
         a_sequence_may_jump
