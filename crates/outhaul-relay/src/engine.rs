@@ -5,18 +5,17 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use outhaul_core::chunk;
 use outhaul_core::comparison::Comparison;
 use outhaul_core::config::{Config, DestinationConfig, Settings};
 use outhaul_core::destination::DestinationIndex;
 use outhaul_core::instance::{CheckpointAnswer, Command, Event, Input, Instance, ReadKind, Recovered};
-use outhaul_core::message::Message;
 use outhaul_core::receipt::Reason;
 use outhaul_core::route::Routes;
 use outhaul_store::{LeaseRound, ReadPurpose, ReadRequest, Store, StoreError, StoreErrorKind};
 use tokio::sync::watch;
 use tokio::task::{Id, JoinSet};
 
+use crate::backlog;
 use crate::clock::Clock;
 use crate::destination::{Delivered, Destination, Runner};
 use crate::error::RelayError;
@@ -428,19 +427,8 @@ impl Engine {
             }
             Command::ReadLog { shard, epoch, destination, from } => {
                 let names = self.names.clone();
-                let call = async move {
-                    let mut messages: Vec<Arc<Message>> = Vec::new();
-                    for c in store.read_log(shard, from, LOG_READ_BYTES).await? {
-                        let unpacked = chunk::decode(c.codec, &c.bytes, shard, c.base, &names).map_err(|e| {
-                            StoreError::new(
-                                StoreErrorKind::Corrupt,
-                                format!("chunk at position {} of shard {shard}: {e}", c.base),
-                            )
-                        })?;
-                        messages.extend(unpacked.into_iter().filter(|m| m.position >= from).map(Arc::new));
-                    }
-                    Ok(messages)
-                };
+                let call =
+                    async move { backlog::unpacked(&store.read_log(shard, from, LOG_READ_BYTES).await?, from, &names) };
                 let lane = Lane { shard, epoch, destination };
                 self.call(Asking::Log(lane), "log", call, move |messages| Input::Log {
                     shard,
