@@ -9,6 +9,7 @@ pub mod inbox;
 pub mod merge;
 pub mod options;
 pub mod row;
+mod shards;
 mod store;
 
 #[cfg(feature = "mysql")]

@@ -78,6 +78,8 @@ pub struct SchemaInfo {
     /// Sentences for the operator: settings under which something weaker than usual is promised (durability of COMMIT,
     /// sequence cache, auto_increment_increment, a missing time-zone setting).
     pub warnings: Vec<String>,
+    /// Rows of the outbox table are in a shard that there is not: `StrayRows`. All others are delivered all the same.
+    pub stray: Option<StoreError>,
 }
 
 /// What a shard's owner needs to go on where the last one stopped.
@@ -260,7 +262,7 @@ pub trait Store: Send + Sync + 'static {
     /// `WrongSchema` where the tables were made with another shard count or by another version.
     async fn init(&self, plan: &InitPlan) -> StoreResult<()>;
 
-    /// Looks at the server, the tables and the meta table.
+    /// Looks at the server, the tables and the meta table, and whether leases and rows match the number of shards.
     ///
     /// # Errors
     /// `NotInitialised` (names the table or column and the DDL that is missing), `WrongSchema`, `ReadOnly`,

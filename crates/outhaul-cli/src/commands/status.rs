@@ -86,7 +86,10 @@ pub async fn run(a: &Status, json: bool) -> Outcome {
     for outbox in chosen(&config, a.which.outbox.as_deref())? {
         // One database that is down does not hide the others.
         match look_at(&config, outbox).await {
-            Ok(read) => report.outboxes.push(read),
+            Ok((read, stray)) => {
+                report.outboxes.push(read);
+                failures.extend(stray.map(|e| of_outbox(e.into(), outbox)));
+            }
             Err(e) => failures.push(e),
         }
     }
@@ -102,14 +105,17 @@ pub async fn run(a: &Status, json: bool) -> Outcome {
     Ok(if lanes.into_iter().any(|l| l.parked.dead > 0) { Exit::Attention } else { Exit::Fine })
 }
 
-async fn look_at(config: &Config, outbox: &Outbox) -> Result<OutboxReport, Failure> {
+/// An outbox, and what is said of rows that no shard holds.
+type Read = (OutboxReport, Option<StoreError>);
+
+async fn look_at(config: &Config, outbox: &Outbox) -> Result<Read, Failure> {
     let store = open(outbox).await?;
     let read = read(config, outbox, &store).await.map_err(|e| of_outbox(e.into(), outbox));
     store.close().await;
     read
 }
 
-async fn read(config: &Config, outbox: &Outbox, store: &Arc<dyn Store>) -> Result<OutboxReport, StoreError> {
+async fn read(config: &Config, outbox: &Outbox, store: &Arc<dyn Store>) -> Result<Read, StoreError> {
     let info = store.inspect().await?;
     let mut shards = vec![];
     for s in store.status().await? {
@@ -129,7 +135,7 @@ async fn read(config: &Config, outbox: &Outbox, store: &Arc<dyn Store>) -> Resul
             lanes,
         });
     }
-    Ok(OutboxReport { name: outbox.name.clone(), mode: info.mode, shards })
+    Ok((OutboxReport { name: outbox.name.clone(), mode: info.mode, shards }, info.stray))
 }
 
 /// The level of the lane's newest receipt: that of the newest row, or of the row that has the last settled position.

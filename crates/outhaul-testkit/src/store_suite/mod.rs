@@ -63,6 +63,8 @@ cases! { $
         what_is_missing_is_named
         two_outboxes_share_a_database
         the_password_is_never_shown
+        every_shard_has_a_lease
+        rows_in_no_shard_are_said
     }
     read {
         a_row_comes_as_it_was_written
