@@ -39,7 +39,7 @@ pub enum Defect {
     NoTopic,
     /// The named column holds bytes that are not UTF-8; the text in the message has replacement characters.
     NotUtf8(&'static str),
-    /// `headers` is not a JSON object whose values are strings.
+    /// `headers` is not a JSON object whose values are strings, or is larger than a store fetches.
     BadHeaders(String),
     /// The payload is larger than `max_message_bytes`. It was not fetched; the parked row is filled inside the server.
     TooLarge {
@@ -55,7 +55,7 @@ impl fmt::Display for Defect {
         match self {
             Self::NoTopic => f.write_str("the row has no topic"),
             Self::NotUtf8(column) => write!(f, "column {column} is not valid UTF-8"),
-            Self::BadHeaders(why) => write!(f, "headers are not a JSON object of strings: {why}"),
+            Self::BadHeaders(why) => write!(f, "the headers cannot be used: {why}"),
             Self::TooLarge { bytes, limit } => {
                 write!(f, "the payload has {bytes} bytes, max_message_bytes is {limit}")
             }
@@ -161,6 +161,9 @@ impl Message {
     }
 }
 
+/// The most of a header's name that a reason repeats, characters.
+const NAME_SHOWN: usize = 200;
+
 /// Parses a JSON object whose values are all strings. A repeated name keeps its last value.
 ///
 /// # Errors
@@ -174,7 +177,13 @@ pub fn parse_headers(text: &str) -> Result<Vec<(String, String)>, String> {
     map.into_iter()
         .map(|(name, value)| match value {
             serde_json::Value::String(s) => Ok((name, s)),
-            _ => Err(format!("the value of {name:?} is not a string")),
+            _ => Err(match name.char_indices().nth(NAME_SHOWN) {
+                None => format!("the value of {name:?} is not a string"),
+                Some((end, _)) => {
+                    let start = name.get(..end).unwrap_or_default();
+                    format!("the value of {start:?}... is not a string ({} bytes of name)", name.len())
+                }
+            }),
         })
         .collect()
 }
@@ -189,5 +198,7 @@ mod tests {
         for bad in ["", "[]", "\"x\"", r#"{"a":1}"#, r#"{"a":null}"#, r#"{"a""#] {
             assert!(parse_headers(bad).is_err(), "{bad}");
         }
+        let why = parse_headers(&format!("{{\"{}\":1}}", "\u{e9}".repeat(100_000))).unwrap_err();
+        assert!(why.contains("\u{e9}\u{e9}") && why.chars().count() < 300, "{} characters", why.chars().count());
     }
 }

@@ -5,18 +5,17 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use outhaul_core::chunk;
 use outhaul_core::comparison::Comparison;
 use outhaul_core::config::{Config, DestinationConfig, Settings};
 use outhaul_core::destination::DestinationIndex;
 use outhaul_core::instance::{CheckpointAnswer, Command, Event, Input, Instance, ReadKind, Recovered};
-use outhaul_core::message::Message;
 use outhaul_core::receipt::Reason;
 use outhaul_core::route::Routes;
 use outhaul_store::{LeaseRound, ReadPurpose, ReadRequest, Store, StoreError, StoreErrorKind};
 use tokio::sync::watch;
 use tokio::task::{Id, JoinSet};
 
+use crate::backlog;
 use crate::clock::Clock;
 use crate::destination::{Delivered, Destination, Runner};
 use crate::error::RelayError;
@@ -210,8 +209,15 @@ async fn drive(outbox: Outbox, stop: Stop) -> Result<(String, Vec<Delivered>), R
     let clock = Clock::start();
     let first = if outbox.until_empty { Input::DrainWhenEmpty } else { Input::Tick };
     instance.handle(clock.now(), first);
-    let ended = engine.turn(&mut instance, clock, asked, &outbox).await;
+    let mut ended = engine.turn(&mut instance, clock, asked, &outbox).await;
     engine.log.rest(true);
+    if outbox.until_empty && ended.is_ok() {
+        // Rows in a shard that there is not are no shard's: it is not empty, although every shard is.
+        let looked = outbox.store.inspect().await;
+        if let Some(error) = looked.map_or_else(|e| (!e.kind.passes()).then_some(e), |info| info.stray) {
+            ended = Err(RelayError::Store { outbox: outbox.name.clone(), error });
+        }
+    }
     if let Some(maintenance) = maintenance {
         maintenance.abort();
     }
@@ -238,6 +244,10 @@ async fn wait_for_database(outbox: &Outbox, asked: &mut watch::Receiver<Asked>) 
                 tracing::info!(outbox, server, shards, "database is ready");
                 for warning in info.warnings {
                     tracing::warn!(outbox, "{warning}");
+                }
+                if let Some(stray) = info.stray {
+                    let (code, remedy) = (stray.kind.code(), stray.kind.remedy());
+                    tracing::warn!(outbox, code, remedy, "{}", stray.message);
                 }
                 return Ok(true);
             }
@@ -437,19 +447,8 @@ impl Engine {
             }
             Command::ReadLog { shard, epoch, destination, from } => {
                 let names = self.names.clone();
-                let call = async move {
-                    let mut messages: Vec<Arc<Message>> = Vec::new();
-                    for c in store.read_log(shard, from, LOG_READ_BYTES).await? {
-                        let unpacked = chunk::decode(c.codec, &c.bytes, shard, c.base, &names).map_err(|e| {
-                            StoreError::new(
-                                StoreErrorKind::Corrupt,
-                                format!("chunk at position {} of shard {shard}: {e}", c.base),
-                            )
-                        })?;
-                        messages.extend(unpacked.into_iter().filter(|m| m.position >= from).map(Arc::new));
-                    }
-                    Ok(messages)
-                };
+                let call =
+                    async move { backlog::unpacked(&store.read_log(shard, from, LOG_READ_BYTES).await?, from, &names) };
                 let lane = Lane { shard, epoch, destination };
                 self.call(Asking::Log(lane), "log", call, move |messages| Input::Log {
                     shard,

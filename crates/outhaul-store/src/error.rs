@@ -34,6 +34,8 @@ pub enum StoreErrorKind {
     Configuration,
     /// Not in this build, or not something that this database can do.
     Unsupported,
+    /// Rows of the outbox table are in a shard that there is not: nobody delivers them.
+    StrayRows,
     /// Anything else the server said.
     Other,
 }
@@ -57,6 +59,7 @@ impl StoreErrorKind {
             Self::Configuration => "OUT-1013",
             Self::Unsupported => "OUT-1014",
             Self::Other => "OUT-1015",
+            Self::StrayRows => "OUT-1016",
         }
     }
 
@@ -83,6 +86,9 @@ impl StoreErrorKind {
             Self::Corrupt => "use a relay version that knows the codec; if none does, restore the row from a backup",
             Self::Configuration => "correct the URL or option that the message names",
             Self::Unsupported => "use a build that has it, see `outhaul --version`",
+            Self::StrayRows => {
+                "correct what names a shard in its INSERT, insert the rows again without one, then delete them"
+            }
             Self::Other => "read the server's message; if it persists, report it with `outhaul validate --json`",
         }
     }

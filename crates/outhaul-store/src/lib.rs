@@ -9,6 +9,7 @@ pub mod inbox;
 pub mod merge;
 pub mod options;
 pub mod row;
+mod shards;
 mod store;
 
 #[cfg(feature = "mysql")]
@@ -20,6 +21,7 @@ pub mod sqlite;
 
 pub use error::{StoreError, StoreErrorKind};
 pub use options::{ColumnNames, DatabaseKind, InitPlan, PayloadType, StoreOptions, Tls};
+pub use row::HEADERS_MAX_BYTES;
 pub use store::*;
 
 use std::sync::Arc;

@@ -3,6 +3,33 @@
 use bytes::Bytes;
 use outhaul_core::message::{Defect, Row, Seq, ShardId};
 
+/// Headers above this are not fetched and not kept, bytes: their row is parked with the reason. A message has to fit into
+/// a chunk with them, and they take part in every limit on memory.
+pub const HEADERS_MAX_BYTES: u64 = 1 << 20;
+
+/// What a row may hold, bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RowLimits {
+    /// Payloads above this are not fetched.
+    pub message_bytes: u64,
+    /// Headers above this are not fetched.
+    pub headers_bytes: u64,
+}
+
+impl RowLimits {
+    /// The limits where the server has none of its own.
+    pub const fn new(max_message_bytes: u64) -> Self {
+        Self { message_bytes: max_message_bytes, headers_bytes: HEADERS_MAX_BYTES }
+    }
+
+    /// Bytes that are fetched of a row with a payload and headers of these sizes.
+    pub const fn fetched(&self, payload_bytes: u64, headers_bytes: u64) -> u64 {
+        let payload = if payload_bytes > self.message_bytes { 0 } else { payload_bytes };
+        let headers = if headers_bytes > self.headers_bytes { 0 } else { headers_bytes };
+        payload.saturating_add(headers)
+    }
+}
+
 /// The columns of an outbox row as the database gave them. Text is bytes here: an adopted table may hold anything.
 #[derive(Clone, Debug, Default)]
 pub struct RawRow {
@@ -16,8 +43,10 @@ pub struct RawRow {
     pub topic: Option<Vec<u8>>,
     /// `msg_key`.
     pub key: Option<Vec<u8>>,
-    /// `headers`.
+    /// `headers`; None if they were not fetched.
     pub headers: Option<Vec<u8>>,
+    /// Size of `headers` in the database, bytes.
+    pub headers_bytes: u64,
     /// `payload`, empty if it was not fetched; NULL becomes an empty payload.
     pub payload: Bytes,
     /// Size of `payload` in the database, bytes.
@@ -28,9 +57,9 @@ pub struct RawRow {
 
 impl RawRow {
     /// The row. Text that is not UTF-8 gets replacement characters and [`Defect::NotUtf8`]; a NULL topic becomes an
-    /// empty one; a payload above `max_message_bytes` is left out. Of several defects the row has the one that says
-    /// most.
-    pub fn into_row(self, max_message_bytes: u64) -> Row {
+    /// empty one; payload and headers above their limits are left out. Of several defects the row has the one that
+    /// says most.
+    pub fn into_row(self, limits: RowLimits) -> Row {
         let mut defect = None;
         let mut text = |bytes: Option<Vec<u8>>, column: &'static str| {
             bytes.map(|bytes| {
@@ -43,14 +72,19 @@ impl RawRow {
         let id = text(self.id, "id").unwrap_or_default();
         let topic = text(self.topic, "topic");
         let key = text(self.key, "msg_key");
-        let headers = text(self.headers, "headers");
-        let too_large = self.payload_bytes > max_message_bytes;
+        let headers_too_large = self.headers_bytes > limits.headers_bytes;
+        let headers = text(self.headers.filter(|_| !headers_too_large), "headers");
+        let too_large = self.payload_bytes > limits.message_bytes;
+        if headers_too_large {
+            let why = format!("they have {} bytes, the limit is {}", self.headers_bytes, limits.headers_bytes);
+            defect.get_or_insert(Defect::BadHeaders(why));
+        }
         if topic.as_ref().is_none_or(String::is_empty) {
             defect = Some(Defect::NoTopic);
         }
         if too_large {
             // Above all others: the content of such a row is kept inside the server because of it.
-            defect = Some(Defect::TooLarge { bytes: self.payload_bytes, limit: max_message_bytes });
+            defect = Some(Defect::TooLarge { bytes: self.payload_bytes, limit: limits.message_bytes });
         }
         Row {
             seq: Seq(self.seq),
@@ -80,9 +114,9 @@ impl ByteBudget {
         Self { max_bytes: max_bytes as u64, used: 0, rows: 0 }
     }
 
-    /// Whether a row with a payload of this size still fits; then it is counted.
-    pub fn takes(&mut self, payload_bytes: u64) -> bool {
-        let used = self.used.saturating_add(payload_bytes);
+    /// Whether a row with payload and headers of this size still fits; then it is counted.
+    pub fn takes(&mut self, row_bytes: u64) -> bool {
+        let used = self.used.saturating_add(row_bytes);
         let fits = self.rows == 0 || used <= self.max_bytes;
         if fits {
             (self.used, self.rows) = (used, self.rows + 1);
@@ -107,7 +141,7 @@ mod tests {
 
     #[test]
     fn a_good_row_has_no_defect() {
-        let row = RawRow { key: Some(b"k".into()), headers: Some(b"{}".into()), ..raw() }.into_row(3);
+        let row = RawRow { key: Some(b"k".into()), headers: Some(b"{}".into()), ..raw() }.into_row(RowLimits::new(3));
         assert_eq!((row.id.as_str(), row.topic.as_str(), row.key.as_deref()), ("i", "t", Some("k")));
         assert_eq!((row.payload.as_ref(), row.defect), (&b"abc"[..], None));
     }
@@ -121,15 +155,27 @@ mod tests {
             (RawRow { key: not_utf8(), ..raw() }, "msg_key"),
             (RawRow { headers: not_utf8(), ..raw() }, "headers"),
         ] {
-            assert_eq!(row.into_row(9).defect, Some(Defect::NotUtf8(column)));
+            assert_eq!(row.into_row(RowLimits::new(9)).defect, Some(Defect::NotUtf8(column)));
         }
-        assert_eq!(RawRow { id: not_utf8(), ..raw() }.into_row(9).id, "a\u{fffd}b");
+        assert_eq!(RawRow { id: not_utf8(), ..raw() }.into_row(RowLimits::new(9)).id, "a\u{fffd}b");
         for topic in [None, Some(vec![])] {
-            let row = RawRow { topic, key: not_utf8(), id: None, ..raw() }.into_row(9);
+            let row = RawRow { topic, key: not_utf8(), id: None, ..raw() }.into_row(RowLimits::new(9));
             assert_eq!((row.defect, row.topic.as_str(), row.id.as_str()), (Some(Defect::NoTopic), "", ""));
         }
-        let row = RawRow { topic: None, ..raw() }.into_row(2);
+        let row = RawRow { topic: None, ..raw() }.into_row(RowLimits::new(2));
         assert_eq!((row.defect, row.payload.len()), (Some(Defect::TooLarge { bytes: 3, limit: 2 }), 0));
+    }
+
+    #[test]
+    fn large_headers_are_not_kept() {
+        let limits = RowLimits { message_bytes: 9, headers_bytes: 2 };
+        let with =
+            |headers: &str| RawRow { headers: Some(headers.into()), headers_bytes: headers.len() as u64, ..raw() };
+        assert_eq!(with("{}").into_row(limits).headers.as_deref(), Some("{}"));
+        let row = with("{ }").into_row(limits);
+        assert_eq!((row.headers, row.payload.as_ref()), (None, &b"abc"[..]));
+        assert_eq!(row.defect, Some(Defect::BadHeaders("they have 3 bytes, the limit is 2".into())));
+        assert_eq!([limits.fetched(9, 2), limits.fetched(10, 2), limits.fetched(9, 3)], [11, 2, 9]);
     }
 
     #[test]

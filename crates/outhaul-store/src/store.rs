@@ -15,6 +15,12 @@ use crate::options::{DatabaseKind, InitPlan, PayloadType};
 /// The schema version of this build, in `outbox_meta`.
 pub const SCHEMA_VERSION: u32 = 1;
 
+/// Parked rows that recovery reads in one statement, each within the limit of a statement.
+pub const PARKED_PAGE_ROWS: usize = 5_000;
+
+/// What recovery keeps of an error text, characters.
+pub const RECOVERED_TEXT_CHARS: usize = 1_000;
+
 /// The result of a store's call.
 pub type StoreResult<T> = Result<T, StoreError>;
 
@@ -72,6 +78,8 @@ pub struct SchemaInfo {
     /// Sentences for the operator: settings under which something weaker than usual is promised (durability of COMMIT,
     /// sequence cache, auto_increment_increment, a missing time-zone setting).
     pub warnings: Vec<String>,
+    /// Rows of the outbox table are in a shard that there is not: `StrayRows`. All others are delivered all the same.
+    pub stray: Option<StoreError>,
 }
 
 /// What a shard's owner needs to go on where the last one stopped.
@@ -83,7 +91,8 @@ pub struct Recovery {
     pub next_number: u64,
     /// The newest receipt row. Empty if there is none.
     pub lanes: ReceiptRow,
-    /// Parked rows of the shard, without content, by destination and rising position.
+    /// Parked rows of the shard's lanes, without content, by destination and rising position; error texts up to
+    /// [`RECOVERED_TEXT_CHARS`]. Rows that no route names ([`outhaul_core::destination::NO_ROUTE`]) are left out.
     pub parked: Vec<ParkedEntry>,
 }
 
@@ -253,7 +262,7 @@ pub trait Store: Send + Sync + 'static {
     /// `WrongSchema` where the tables were made with another shard count or by another version.
     async fn init(&self, plan: &InitPlan) -> StoreResult<()>;
 
-    /// Looks at the server, the tables and the meta table.
+    /// Looks at the server, the tables and the meta table, and whether leases and rows match the number of shards.
     ///
     /// # Errors
     /// `NotInitialised` (names the table or column and the DDL that is missing), `WrongSchema`, `ReadOnly`,
@@ -293,7 +302,8 @@ pub trait Store: Send + Sync + 'static {
     /// Not known yet: ask again.
     async fn checkpoint_applied(&self, checkpoint: &Checkpoint) -> StoreResult<Vec<Option<ShardOutcome>>>;
 
-    /// What an owner needs to start a shard.
+    /// What an owner needs to start a shard. Parked rows come in pages of [`PARKED_PAGE_ROWS`], so that their number has
+    /// no say in whether a statement stays within its limit. Only the owner changes them, so pages are of one state.
     ///
     /// # Errors
     /// Any; `Corrupt` if the newest receipt row cannot be read.

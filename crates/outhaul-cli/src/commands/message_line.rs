@@ -7,7 +7,7 @@ use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use outhaul_core::message::parse_headers;
 use outhaul_sink::settings::suggest;
-use outhaul_store::NewRow;
+use outhaul_store::{HEADERS_MAX_BYTES, NewRow};
 use serde_json::value::RawValue;
 
 use crate::timestamp;
@@ -57,6 +57,9 @@ pub fn read(line: &[u8], limit_bytes: u64) -> Result<NewRow, String> {
     let (id, topic, key) = (short("id", 64)?, short("topic", 255)?, short("key", 255)?);
     let headers = fields.remove("headers").map(RawValue::get).filter(|h| *h != "null");
     if let Some(headers) = headers {
+        if headers.len() as u64 > HEADERS_MAX_BYTES {
+            return Err(format!("headers have {} bytes, they may have {HEADERS_MAX_BYTES}", headers.len()));
+        }
         parse_headers(headers).map_err(|why| format!("headers: {why}"))?;
     }
     let available_at_us = optional("available_at", &mut fields)?
@@ -134,6 +137,8 @@ mod tests {
         assert!(
             refused(&format!(r#"{{"id":"{}","topic":"t","payload":1}}"#, "x".repeat(65))).contains("it may have 64")
         );
+        let headers = "x".repeat(1 << 20);
+        assert!(refused(&format!(r#"{{"topic":"t","payload":1,"headers":{{"h":"{headers}"}}}}"#)).contains("1048576"));
         assert!(read(b"{\"topic\":\"\xff\"}", 9).unwrap_err().contains("not UTF-8"));
     }
 }

@@ -89,7 +89,10 @@ pub async fn run(a: &Status, json: bool) -> Outcome {
     for outbox in chosen(&config, a.which.outbox.as_deref())? {
         // One database that is down does not hide the others.
         match look_at(&config, outbox).await {
-            Ok(read) => report.outboxes.push(read),
+            Ok((read, stray)) => {
+                report.outboxes.push(read);
+                failures.extend(stray.map(|e| of_outbox(e.into(), outbox)));
+            }
             Err(e) => failures.push(e),
         }
     }
@@ -105,18 +108,21 @@ pub async fn run(a: &Status, json: bool) -> Outcome {
     Ok(if lanes.into_iter().any(|l| l.parked.dead > 0) { Exit::Attention } else { Exit::Fine })
 }
 
-async fn look_at(config: &Config, outbox: &Outbox) -> Result<OutboxReport, Failure> {
+/// An outbox, and what is said of rows that no shard holds.
+type Read = (OutboxReport, Option<StoreError>);
+
+async fn look_at(config: &Config, outbox: &Outbox) -> Result<Read, Failure> {
     let store = open(outbox).await?;
     let read = read(config, outbox, &store).await.map_err(|e| of_outbox(e.into(), outbox));
     store.close().await;
     read
 }
 
-async fn read(config: &Config, outbox: &Outbox, store: &Arc<dyn Store>) -> Result<OutboxReport, StoreError> {
-    let mode = match store.inspect().await {
-        Ok(info) => info.mode,
+async fn read(config: &Config, outbox: &Outbox, store: &Arc<dyn Store>) -> Result<Read, StoreError> {
+    let (mode, stray) = match store.inspect().await {
+        Ok(info) => (info.mode, info.stray),
         // It looks for the relay's rights; who only reads needs no more than SELECT, and what is not readable says so below.
-        Err(e) if e.kind == StoreErrorKind::Permission => MODE.to_owned(),
+        Err(e) if e.kind == StoreErrorKind::Permission => (MODE.to_owned(), None),
         Err(e) => return Err(e),
     };
     let mut shards = vec![];
@@ -137,7 +143,7 @@ async fn read(config: &Config, outbox: &Outbox, store: &Arc<dyn Store>) -> Resul
             lanes,
         });
     }
-    Ok(OutboxReport { name: outbox.name.clone(), mode, shards })
+    Ok((OutboxReport { name: outbox.name.clone(), mode, shards }, stray))
 }
 
 /// The level of the lane's newest receipt: that of the newest row, or of the row that has the last settled position.

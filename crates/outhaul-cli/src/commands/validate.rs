@@ -104,7 +104,8 @@ async fn look_at_outbox(outbox: &Outbox, warnings: &mut Vec<String>) -> OutboxFi
     };
     match store.inspect().await {
         Ok(info) => {
-            finding.ok = true;
+            finding.ok = info.stray.is_none();
+            finding.error = info.stray.map(|e| of_outbox(e.into(), outbox));
             finding.server = Some(info.server);
             finding.shards = Some(info.shards);
             finding.payload = Some(format!("{:?}", info.payload).to_lowercase());
@@ -208,7 +209,8 @@ fn sentences(report: &Report) -> Vec<String> {
     for o in &report.outboxes {
         match (&o.server, o.shards) {
             (Some(server), Some(shards)) => lines.push(format!(
-                "ok   outbox {}: {server}, {shards} shard{}, payload as {}",
+                "{} outbox {}: {server}, {shards} shard{}, payload as {}",
+                if o.ok { "ok  " } else { "FAIL" },
                 o.name,
                 if shards == 1 { "" } else { "s" },
                 o.payload.as_deref().unwrap_or("bytes")

@@ -20,6 +20,8 @@ pub enum Shape {
     Span(u64),
     /// A number of bytes, with or without a unit (`KiB`, `MiB`, `GiB`); the smallest allowed.
     Size(u64),
+    /// As `Size`, with the largest allowed too.
+    SizeWithin(u64, u64),
     /// One of these words.
     Word(&'static [&'static str]),
     /// A list of texts, at least one.
@@ -69,7 +71,7 @@ pub(super) const fn key(name: &'static str, shape: Shape, absent: Absent, doc: &
 }
 
 use Absent::{Default, Means, Required};
-use Shape::{List, Path, Size, Span, Switch, Text, Url, Whole, Word};
+use Shape::{List, Path, Size, SizeWithin, Span, Switch, Text, Url, Whole, Word};
 
 /// Ack levels, weakest first.
 pub const ACK_LEVELS: &[&str] = &["received", "flushed", "replicated", "quorum"];
@@ -191,7 +193,7 @@ const OUTBOX: &[Key] = &[
     key("table", Text, Default("outbox"), "Name of the outbox table itself, without the prefix."),
     key(
         "max_message_bytes",
-        Size(1),
+        SizeWithin(1, 64 << 20),
         Default("4MiB"),
         "A larger payload is not fetched: its message is parked as dead with the limit named, and kept.",
     ),

@@ -116,6 +116,9 @@ fn short(shape: Shape) -> String {
         Shape::Switch => "`true` or `false`".into(),
         Shape::Span(least) => format!("time{}", from(measure::span_text(least), least)),
         Shape::Size(least) => format!("size{}", from(format!("{least} bytes"), least)),
+        Shape::SizeWithin(least, most) => {
+            format!("{}, at most {}", short(Shape::Size(least)), format_args!("{}MiB", most >> 20))
+        }
         Shape::Word(words) => words.iter().map(|w| format!("`\"{w}\"`")).collect::<Vec<_>>().join(", "),
         Shape::List => "list of texts".into(),
     }

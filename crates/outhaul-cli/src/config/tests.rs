@@ -143,6 +143,8 @@ fn values_that_do_not_fit() {
     }
     assert!(problem("[[route]]\ntopic = \"a\"\nto = []\n").contains("it is empty"));
     assert!(problem("[[outbox]]\nname = \"b\"\n").starts_with("OUT-3004 outhaul.toml line 3: outbox has no url"));
+    let large = refused("[[outbox]]\nurl = \"x.db\"\nmax_message_bytes = \"65MiB\"\n", &[]);
+    assert!(large[0].contains("at most 64MiB; \"65MiB\" is not"), "{large:?}");
     let url = refused("[[outbox]]\nurl = \"gopher://u:${PW}@x\"\n", &[]);
     assert!(url[0].starts_with("OUT-1013 ") && !url[0].contains("s3cret"), "{url:?}");
     let kept = refused("[[outbox]]\nurl = \"x.db\"\n[relay]\nlease_ttl = \"${PW}\"\n", &[]);

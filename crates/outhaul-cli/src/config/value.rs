@@ -76,7 +76,7 @@ impl Node {
     pub fn scalar(&self, shape: Shape) -> Option<String> {
         match (&self.value, shape) {
             (Value::Text(text), _) => Some(text.clone()),
-            (Value::Whole(n), Shape::Whole(..) | Shape::Size(_)) => Some(n.to_string()),
+            (Value::Whole(n), Shape::Whole(..) | Shape::Size(_) | Shape::SizeWithin(..)) => Some(n.to_string()),
             (Value::Switch(b), Shape::Switch) => Some(b.to_string()),
             _ => None,
         }
@@ -111,6 +111,9 @@ pub fn check(shape: Shape, text: &str) -> Result<Read, String> {
         Shape::Switch => text.parse().map(Read::Switch).map_err(|_| expected()),
         Shape::Span(least) => parse_span(text).filter(|n| *n >= least).map(Read::Whole).ok_or_else(expected),
         Shape::Size(least) => parse_size(text).filter(|n| *n >= least).map(Read::Whole).ok_or_else(expected),
+        Shape::SizeWithin(least, most) => {
+            parse_size(text).filter(|n| (least..=most).contains(n)).map(Read::Whole).ok_or_else(expected)
+        }
         Shape::Word(words) if words.contains(&text) => Ok(Read::Text(text.into())),
         Shape::Word(_) => Err(expected()),
         Shape::List => {
@@ -136,6 +139,9 @@ pub fn expectation(shape: Shape) -> String {
         }
         Shape::Size(least) => {
             format!("a number of bytes, such as 65536 or \"4MiB\"{}", at_least(&format!("{least} bytes"), least))
+        }
+        Shape::SizeWithin(least, most) => {
+            format!("{}, at most {}", expectation(Shape::Size(least)), format_args!("{}MiB", most >> 20))
         }
         Shape::Word(words) => format!("one of \"{}\"", words.join("\", \"")),
         Shape::List => "a list of texts, at least one".into(),

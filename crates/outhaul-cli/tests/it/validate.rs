@@ -136,6 +136,27 @@ mod servers {
         }
     }
 
+    /// Rows of a shard that there is not are never called fine.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn rows_in_no_shard() {
+        for flavour in SERVERS {
+            let scene = Scene::new(*flavour).await;
+            scene.run(&["init", "--db", scene.url(), "--shards", "4"]).await.expect(0);
+            let lines: String =
+                (1..=40).map(|n| format!("{{\"topic\":\"t\",\"key\":\"k{n}\",\"payload\":1}}\n")).collect();
+            scene.enqueue(&lines).await.expect(0);
+            scene.database.execute("UPDATE outbox_meta SET value = '3' WHERE name = 'shards'").await;
+            scene.database.execute("DELETE FROM outbox_lease WHERE shard = 3").await;
+            let to = ["--to", "stdout:", "--until-empty"];
+            for call in [&["validate"][..], &["status"], &["relay", to[0], to[1], to[2]]] {
+                let ran = scene.run(&[call, &["--db", scene.url()]].concat()).await.expect(1);
+                assert!(ran.stderr.contains("OUT-1016 outbox main: "), "{flavour:?} {call:?} {}", ran.stderr);
+                let said = if call[0] == "validate" { "FAIL outbox main" } else { "main" };
+                assert!(call[0] == "relay" || ran.stdout.contains(said), "{flavour:?} {call:?} {}", ran.stdout);
+            }
+        }
+    }
+
     #[tokio::test(flavor = "multi_thread")]
     async fn a_server_that_is_not_there() {
         // A port that was just free: nobody listens there.

@@ -1,5 +1,6 @@
 //! S4 and the like: rows that nobody should write. Each is parked with its reason, the others flow, nothing spins.
 
+use outhaul_store::InitPlan;
 use outhaul_testkit::scripted::ScriptedSink;
 use outhaul_testkit::servers::Flavour;
 
@@ -66,6 +67,28 @@ async fn another_shard_count_is_refused(flavour: Flavour) {
     let ended = tokio::time::timeout(LIMIT, relay.task).await.expect("ends by itself").unwrap();
     let error = ended.expect_err("a relay with another number of shards");
     assert_eq!(error.code(), "OUT-4008", "{error}");
+}
+
+on_each!(rows_in_no_shard_are_an_error: servers);
+
+/// Rows in a shard that there is not: everything else is delivered, and the outbox is not called empty.
+async fn rows_in_no_shard_are_an_error(flavour: Flavour) {
+    let mut bench = Bench::new(flavour).await;
+    bench.until_empty = true;
+    let sink = ScriptedSink::single();
+    let tables = ["", "_log", "_receipt", "_parked", "_lease", "_instance", "_meta"].map(|t| format!("outbox{t}"));
+    bench.database.execute(&format!("DROP TABLE {}", tables.join(", "))).await;
+    bench.store.init(&InitPlan { shards: 3, ..InitPlan::default() }).await.unwrap();
+    bench.insert_many(0..50).await;
+    bench.database.execute("UPDATE outbox_meta SET value = '2' WHERE name = 'shards'").await;
+    bench.database.execute("DELETE FROM outbox_lease WHERE shard = 2").await;
+    let left = bench.database.query_u64("SELECT count(*) FROM outbox WHERE shard = 2").await;
+    assert!(left > 0 && left < 50, "{left}");
+    let relay = bench.relay(&[&sink]).await;
+    let ended = tokio::time::timeout(LIMIT, relay.task).await.expect("ends by itself").unwrap();
+    let error = ended.expect_err("it is not empty");
+    assert_eq!(error.code(), "OUT-1016", "{error}");
+    assert_eq!(sink.stored().len() as u64, 50 - left);
 }
 
 on_each!(no_route_is_parked: all);

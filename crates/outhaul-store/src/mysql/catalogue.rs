@@ -8,9 +8,10 @@ use super::link::{Answer, Link, Slot};
 use super::refusal::Failure;
 use super::schema::{self, adopt};
 use super::statement::Statement;
-use super::values::{literal, number_opt, quoted, text, text_opt};
+use super::values::{literal, number, number_opt, quoted, text, text_opt};
 use crate::error::{StoreError, StoreErrorKind};
 use crate::options::{PayloadType, StoreOptions};
+use crate::shards::{LOOKED_AT, check_leases, stray};
 use crate::store::{SCHEMA_VERSION, SchemaInfo, StoreResult};
 
 /// A text column of the outbox, whose bytes have to be compared.
@@ -52,6 +53,8 @@ pub(super) struct Layout {
     pub(super) available_at: Option<String>,
     /// The index that begins with `seq`, if there is one.
     pub(super) seq_index: Option<String>,
+    /// An index that begins with the shard.
+    pub(super) shard_index: Option<String>,
     /// The index that finds a row by shard and `seq`.
     pub(super) row_index: Option<String>,
     /// Columns of time without a time zone.
@@ -230,6 +233,7 @@ fn layout_of(o: &StoreOptions, catalogue: &Catalogue, shards: u16) -> StoreResul
         payload_is_foreign: payload_is_text && !catalogue.is_utf8(&table, &c.payload),
         created_at,
         available_at,
+        shard_index: shard.and_then(|s| catalogue.index(&[s])),
         row_index: shard.and_then(|s| catalogue.index(&[s, &c.seq])).or_else(|| seq_index.clone()),
         seq_index,
         unzoned,
@@ -324,10 +328,19 @@ impl MySqlStore {
                 return Err(error);
             }
         };
+        let (warning, stray) = match look_at_shards(&mut held.link, &self.options, &layout).await {
+            Ok(Ok(found)) => found,
+            Ok(Err(error)) => {
+                held.give_back(Ok(()))?;
+                return Err(error);
+            }
+            Err(failure) => return held.give_back(Err(failure)),
+        };
         let probes: Vec<Statement> = schema::probes(&self.options, &layout).into_iter().map(Statement::new).collect();
         let result = held.link.run(&probes).await;
         held.give_back(result)?;
         let mut warnings = server.warnings();
+        warnings.extend(warning);
         let table = self.options.outbox();
         if layout.seq_index.is_none() {
             warnings.push(format!(
@@ -345,8 +358,45 @@ impl MySqlStore {
             mode,
             payload: layout.payload_type,
             warnings,
+            stray,
         })
     }
+}
+
+/// Whether leases and rows match the number of shards: a warning, and what is said of rows. The outer result is about the
+/// connection, the inner one about the tables.
+async fn look_at_shards(
+    link: &mut Link,
+    o: &StoreOptions,
+    layout: &Layout,
+) -> Result<StoreResult<(Option<String>, Option<StoreError>)>, Failure> {
+    let mut statements =
+        vec![format!("SELECT shard FROM {} WHERE shard >= 0 ORDER BY shard", quoted(&o.table("outbox_lease")))];
+    if let Some(shard) = &layout.shard {
+        let table = &layout.table;
+        statements.extend(match &layout.shard_index {
+            // The ends of the index: NULL stands at its beginning.
+            Some(index) => ["", " DESC"]
+                .map(|way| format!("SELECT {shard} FROM {table} FORCE INDEX ({index}) ORDER BY {shard}{way} LIMIT 1"))
+                .to_vec(),
+            None => vec![format!(
+                "SELECT DISTINCT {shard} FROM (SELECT {shard} FROM {table}{} ORDER BY {} LIMIT {LOOKED_AT}) oldest",
+                layout.by_seq(),
+                layout.seq
+            )],
+        });
+    }
+    let statements: Vec<Statement> = statements.into_iter().map(Statement::new).collect();
+    let mut answers = link.run(&statements).await?.into_iter();
+    let mut numbers = Vec::new();
+    for row in answers.next().unwrap_or_default().rows {
+        numbers.push(number(&row, 0)?);
+    }
+    let mut rows = Vec::new();
+    for row in answers.flat_map(|answer| answer.rows) {
+        rows.push(number_opt(&row, 0)?.map(|n| i64::try_from(n).unwrap_or(i64::MAX)));
+    }
+    Ok(check_leases(o, &numbers, layout.shards).map(|warning| (warning, stray(o, &rows, layout.shards))))
 }
 
 fn catalogue_of([tables, columns, indexes, json]: [Answer; 4]) -> StoreResult<Catalogue> {

@@ -10,7 +10,6 @@ use outhaul_core::runs::Run;
 use super::MySqlStore;
 use super::catalogue::Layout;
 use super::link::Slot;
-use super::parked::{ENTRY, entry};
 use super::statement::Statement;
 use super::values::{
     NOW, bytes, bytes_opt, hex, micros, micros_opt, number, number_opt, quoted, text, text_opt, time_literal,
@@ -62,28 +61,18 @@ impl MySqlStore {
     }
 
     pub(super) async fn recovery(&self, shard: ShardId) -> StoreResult<Recovery> {
-        let t = |name: &str| quoted(&self.options.table(name));
-        let statements = [
-            format!(
-                "SELECT `number`, log_end, lanes FROM {} WHERE shard = {shard} ORDER BY `number` DESC LIMIT 1",
-                t("outbox_receipt")
-            ),
-            format!(
-                "SELECT {ENTRY} FROM {} WHERE shard = {shard} ORDER BY destination, `position`",
-                t("outbox_parked")
-            ),
-        ];
-        let mut held = self.log.take(&self.dialer).await?;
-        let result = held.link.run(&statements.map(Statement::new)).await;
-        let mut answers = held.give_back(result)?.into_iter();
+        let newest = format!(
+            "SELECT `number`, log_end, lanes FROM {} WHERE shard = {shard} ORDER BY `number` DESC LIMIT 1",
+            quoted(&self.options.table("outbox_receipt"))
+        );
         let mut recovery = Recovery::default();
-        if let Some(mut row) = answers.next().unwrap_or_default().rows.into_iter().next() {
+        if let Some(mut row) = self.select(&self.log, newest).await?.into_iter().next() {
             let newest: u64 = number(&row, 0)?;
             recovery.log_end = Position(number(&row, 1)?);
             recovery.next_number = newest + 1;
             recovery.lanes = receipts(&bytes(&mut row, 2)?, shard, newest)?;
         }
-        recovery.parked = answers.next().unwrap_or_default().rows.iter_mut().map(entry).collect::<StoreResult<_>>()?;
+        recovery.parked = self.parked_of_lanes(shard).await?;
         Ok(recovery)
     }
 

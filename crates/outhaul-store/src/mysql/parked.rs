@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use mysql_async::Row;
 use outhaul_core::checkpoint::ShardCheckpoint;
 use outhaul_core::chunk;
+use outhaul_core::destination::NO_ROUTE;
 use outhaul_core::message::{Defect, Message, Position, ShardId};
 use outhaul_core::parked::{ParkedEntry, ParkedState, ParkedWrite};
 
@@ -15,7 +16,7 @@ use super::statement::Statement;
 use super::values::{bytes, hex, number, quoted, text, text_opt};
 use crate::error::{StoreError, StoreErrorKind};
 use crate::options::StoreOptions;
-use crate::store::{StoreResult, StoredParked};
+use crate::store::{PARKED_PAGE_ROWS, RECOVERED_TEXT_CHARS, StoreResult, StoredParked};
 
 /// The columns of an entry, in the order in which [`entry`] reads them.
 pub(super) const ENTRY: &str = "destination, shard, `position`, msg_key, state, attempts, due_at, error_code, error_text, \
@@ -168,6 +169,35 @@ pub(super) fn entry(row: &mut Row) -> StoreResult<ParkedEntry> {
 }
 
 impl MySqlStore {
+    /// What the lanes of a shard have parked: page by page along the primary key, one destination after the other.
+    pub(super) async fn parked_of_lanes(&self, shard: ShardId) -> StoreResult<Vec<ParkedEntry>> {
+        let table = quoted(&self.options.table("outbox_parked"));
+        let columns = ENTRY.replace("error_text", &format!("LEFT(error_text, {RECOVERED_TEXT_CHARS})"));
+        let (mut found, mut destination) = (Vec::new(), String::new());
+        loop {
+            let next = format!(
+                "SELECT destination FROM {table} FORCE INDEX (PRIMARY) WHERE destination > {} ORDER BY destination LIMIT 1",
+                hex(destination.as_bytes())
+            );
+            let Some(mut row) = self.select(&self.log, next).await?.into_iter().next() else { return Ok(found) };
+            destination = text(&mut row, 0)?;
+            let mut from = (destination != NO_ROUTE).then_some(0);
+            while let Some(first) = from {
+                let page = format!(
+                    "SELECT {columns} FROM {table} FORCE INDEX (PRIMARY) WHERE destination = {} AND shard = {shard} \
+                     AND `position` >= {first} ORDER BY `position` LIMIT {PARKED_PAGE_ROWS}",
+                    hex(destination.as_bytes())
+                );
+                let mut page = self.select(&self.log, page).await?;
+                for row in &mut page {
+                    found.push(entry(row)?);
+                }
+                let last = found.last().filter(|_| page.len() >= PARKED_PAGE_ROWS);
+                from = last.map(|last: &ParkedEntry| last.position.0 + 1);
+            }
+        }
+    }
+
     pub(super) async fn parked_with_content(
         &self,
         shard: ShardId,

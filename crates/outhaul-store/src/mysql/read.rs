@@ -1,14 +1,14 @@
 //! Reading committed rows of the outbox.
 //!
-//! One statement answers a read, so that all its rows come from one snapshot. It fetches payloads up to a threshold, and
-//! of the others only the size; those that fit into the answer are fetched by a second statement. (Such a row may be
-//! gone by then, moved by another owner: it is left out.)
+//! One statement answers a read, so that all its rows come from one snapshot. It fetches payload and headers of rows in
+//! which they are small together, and of the others only the sizes; those that fit into the answer are fetched by a second
+//! statement. (Such a row may be gone by then, moved by another owner: it is left out.)
 
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 
 use mysql_async::Row as Columns;
-use outhaul_core::message::{Defect, Row, ShardId};
+use outhaul_core::message::ShardId;
 use outhaul_core::runs::Run;
 
 use super::MySqlStore;
@@ -17,10 +17,10 @@ use super::link::{Link, Slot};
 use super::refusal::Failure;
 use super::statement::Statement;
 use super::values::{NOW, bytes_opt, micros_opt, number, number_opt};
-use crate::row::{ByteBudget, RawRow};
+use crate::row::{ByteBudget, HEADERS_MAX_BYTES, RawRow, RowLimits};
 use crate::store::{ReadPurpose, ReadRequest, ReadRows, StoreResult};
 
-/// Payloads up to this size are fetched with their row, whatever the limits of the read, bytes.
+/// Payload and headers up to this size together are fetched with their row, whatever the limits of the read, bytes.
 const INLINE_MIN: usize = 1 << 10;
 /// Ranges in one statement, at most: the server looks into the index for each when it plans.
 const RANGES_MAX: usize = 500;
@@ -30,21 +30,17 @@ const HOLE: u64 = 8;
 /// Limits of sizes, bytes.
 #[derive(Clone, Copy)]
 struct Sizes {
-    /// Payloads above this are not fetched.
-    message: u64,
-    /// Headers above this are not fetched.
-    headers: u64,
-    /// Payloads above this are fetched by a statement of their own.
+    row: RowLimits,
+    /// Where payload and headers have more than this together, they are fetched by a statement of their own.
     inline: u64,
 }
 
 /// A row of a page.
 struct Found {
     raw: RawRow,
-    headers_bytes: u64,
     /// Its `available_at` lies in the future.
     later: bool,
-    /// Its payload is in it.
+    /// Its payload and headers are in it, as far as they are fetched at all.
     whole: bool,
 }
 
@@ -80,12 +76,10 @@ impl Layout {
         let (payload, headers) = (&self.payload, column(&self.headers));
         let later = self.available_at.as_ref().map(|at| format!("COALESCE({at} > {NOW}, 0)"));
         let due = if only_due { later.as_ref().map(|later| format!(" AND {later} = 0")) } else { None };
-        let headers_max = sizes.headers;
-        let fetched = sizes.inline.min(sizes.message);
+        let is_small = format!("COALESCE(LENGTH({headers}), 0) + COALESCE(LENGTH({payload}), 0) <= {}", sizes.inline);
         format!(
-            "SELECT {seq}, {shard}, {id}, {topic}, {key}, IF(LENGTH({headers}) <= {headers_max}, {headers}, NULL), \
-             COALESCE(LENGTH({headers}), 0), IF(LENGTH({payload}) <= {fetched}, {payload}, NULL), \
-             COALESCE(LENGTH({payload}), 0), {created}, {later} FROM {table}{hint} WHERE {which}{due} ORDER BY {seq} LIMIT {limit}",
+            "SELECT {seq}, {shard}, {id}, {topic}, {key}, IF({is_small}, {headers}, NULL), \
+             COALESCE(LENGTH({headers}), 0), IF({is_small}, {payload}, NULL), COALESCE(LENGTH({payload}), 0), {created}, {later} FROM {table}{hint} WHERE {which}{due} ORDER BY {seq} LIMIT {limit}",
             seq = self.seq,
             shard = self.shard.as_deref().unwrap_or("0"),
             id = self.id.name,
@@ -121,13 +115,18 @@ impl Layout {
         format!("SELECT 1 FROM {}{} WHERE {} LIMIT 1", self.table, self.by_seq(), self.which(&[range], shards))
     }
 
-    fn payloads(&self, seqs: &[u64]) -> String {
+    /// Payloads and headers, those alone that are within their limits.
+    fn contents(&self, seqs: &[u64], limits: RowLimits) -> String {
         let seqs: Vec<String> = seqs.iter().map(u64::to_string).collect();
         format!(
-            "SELECT {seq}, {shard}, {id}, {payload} FROM {table}{hint} WHERE {seq} IN ({seqs})",
+            "SELECT {seq}, {shard}, {id}, IF(LENGTH({headers}) <= {}, {headers}, NULL), \
+             IF(LENGTH({payload}) <= {}, {payload}, NULL) FROM {table}{hint} WHERE {seq} IN ({seqs})",
+            limits.headers_bytes,
+            limits.message_bytes,
             seq = self.seq,
             shard = self.shard.as_deref().unwrap_or("0"),
             id = self.id.name,
+            headers = self.headers.as_deref().unwrap_or("NULL"),
             payload = self.payload,
             table = self.table,
             hint = self.by_seq(),
@@ -176,11 +175,13 @@ impl MySqlStore {
         let limit = u64::from(request.limit.max(1));
         let packet = link.server.packet_bytes as u64;
         // A row has to fit into one packet, and so has the chunk that holds it.
-        let sizes = Sizes {
-            message: self.options.max_message_bytes.min(packet / 16 * 13),
-            headers: packet / 8,
-            inline: (request.max_bytes / request.limit.max(1) as usize).max(INLINE_MIN) as u64,
+        let row_limits = RowLimits {
+            message_bytes: self.options.max_message_bytes.min(packet / 16 * 13),
+            headers_bytes: HEADERS_MAX_BYTES.min(packet / 8),
         };
+        let inline = (request.max_bytes / request.limit.max(1) as usize).max(INLINE_MIN) as u64;
+        let sizes =
+            Sizes { row: row_limits, inline: inline.min(row_limits.message_bytes).min(row_limits.headers_bytes) };
         let asked = asked(&request.ranges);
         let rows_max = limit.saturating_add(asked.extra);
         let mut found = page(link, layout.page(&asked, &request.shards, sizes, false, rows_max), sizes).await?;
@@ -193,28 +194,29 @@ impl MySqlStore {
         let mut budget = ByteBudget::new(request.max_bytes);
         let mut rows = Vec::with_capacity(found.len().min(limit as usize));
         for f in found.into_iter().filter(|f| !f.later && wanted(&request.ranges, f.raw.seq)) {
-            let fetched = if f.raw.payload_bytes <= sizes.message { f.raw.payload_bytes } else { 0 };
-            if rows.len() as u64 >= limit || !budget.takes(fetched + f.headers_bytes.min(sizes.headers)) {
+            let fetched = row_limits.fetched(f.raw.payload_bytes, f.raw.headers_bytes);
+            if rows.len() as u64 >= limit || !budget.takes(fetched) {
                 cut = true;
                 break;
             }
             rows.push(f);
         }
         let missing: Vec<u64> = rows.iter().filter(|f| !f.whole).map(|f| f.raw.seq).collect();
-        let mut payloads = HashMap::new();
+        let mut contents = HashMap::new();
         if !missing.is_empty() {
-            for mut row in one(link, layout.payloads(&missing)).await? {
+            for mut row in one(link, layout.contents(&missing, row_limits)).await? {
                 let id = (number::<u64>(&row, 0)?, number::<u16>(&row, 1)?, bytes_opt(&mut row, 2)?);
-                payloads.insert(id, bytes_opt(&mut row, 3)?.unwrap_or_default());
+                contents.insert(id, (bytes_opt(&mut row, 3)?, bytes_opt(&mut row, 4)?.unwrap_or_default()));
             }
         }
         let rows = rows.into_iter().filter_map(|mut f| {
             if !f.whole {
                 let id = (f.raw.seq, f.raw.shard, f.raw.id.take());
-                f.raw.payload = payloads.remove(&id)?.into();
+                let (headers, payload) = contents.remove(&id)?;
+                (f.raw.headers, f.raw.payload) = (headers, payload.into());
                 f.raw.id = id.2;
             }
-            Some(row_of(f, sizes))
+            Some(f.raw.into_row(row_limits))
         });
         Ok(ReadRows { rows: rows.collect(), cut, scheduled: u32::try_from(scheduled).unwrap_or(u32::MAX) })
     }
@@ -223,15 +225,6 @@ impl MySqlStore {
 fn wanted(ranges: &[Run], seq: u64) -> bool {
     let at = ranges.partition_point(|r| r.last < seq);
     ranges.get(at).is_some_and(|r| r.first <= seq)
-}
-
-fn row_of(found: Found, sizes: Sizes) -> Row {
-    let mut row = found.raw.into_row(sizes.message);
-    if found.headers_bytes > sizes.headers {
-        let why = format!("they have {} bytes, and the server's packets take {}", found.headers_bytes, sizes.headers);
-        row.defect.get_or_insert(Defect::BadHeaders(why));
-    }
-    row
 }
 
 async fn one(link: &mut Link, sql: String) -> Result<Vec<Columns>, Failure> {
@@ -248,7 +241,7 @@ async fn page(link: &mut Link, sql: String, sizes: Sizes) -> Result<Vec<Found>, 
 }
 
 fn found(mut row: Columns, sizes: Sizes) -> StoreResult<Found> {
-    let payload_bytes: u64 = number(&row, 8)?;
+    let (headers_bytes, payload_bytes): (u64, u64) = (number(&row, 6)?, number(&row, 8)?);
     let raw = RawRow {
         seq: number(&row, 0)?,
         shard: number(&row, 1)?,
@@ -256,15 +249,16 @@ fn found(mut row: Columns, sizes: Sizes) -> StoreResult<Found> {
         topic: bytes_opt(&mut row, 3)?,
         key: bytes_opt(&mut row, 4)?,
         headers: bytes_opt(&mut row, 5)?,
+        headers_bytes,
         payload: bytes_opt(&mut row, 7)?.unwrap_or_default().into(),
         payload_bytes,
         created_at_us: micros_opt(&row, 9)?.unwrap_or_default(),
     };
     Ok(Found {
         raw,
-        headers_bytes: number(&row, 6)?,
         later: number_opt(&row, 10)? == Some(1),
-        whole: payload_bytes <= sizes.inline || payload_bytes > sizes.message,
+        whole: headers_bytes.saturating_add(payload_bytes) <= sizes.inline
+            || sizes.row.fetched(payload_bytes, headers_bytes) == 0,
     })
 }
 

@@ -11,6 +11,7 @@ use super::schema::{adopt, needed, regclass};
 use super::values::{literal, quoted};
 use crate::error::{StoreError, StoreErrorKind};
 use crate::options::{PayloadType, StoreOptions};
+use crate::shards::{LOOKED_AT, check_leases, stray};
 use crate::store::{SCHEMA_VERSION, SchemaInfo, StoreResult};
 
 /// A time column of the outbox table.
@@ -222,8 +223,50 @@ impl PostgresStore {
         self.forget_layout();
         let (layout, version, mode) = self.look_up(&self.other).await?;
         self.check_rights(&layout).await?;
-        let (server, warnings) = self.warnings(&layout).await?;
-        Ok(SchemaInfo { server, version, shards: layout.shards, mode, payload: layout.payload_type, warnings })
+        let (server, mut warnings) = self.warnings(&layout).await?;
+        let (warning, stray) = self.look_at_shards(&layout).await?;
+        warnings.extend(warning);
+        Ok(SchemaInfo { server, version, shards: layout.shards, mode, payload: layout.payload_type, warnings, stray })
+    }
+
+    /// Whether leases and rows match the number of shards: a warning, and what is said of rows.
+    async fn look_at_shards(&self, layout: &Layout) -> StoreResult<(Option<String>, Option<StoreError>)> {
+        let o = &self.options;
+        let leases =
+            format!("SELECT shard::bigint FROM {} WHERE shard >= 0 ORDER BY shard", quoted(&o.table("outbox_lease")));
+        let has_index = format!(
+            "SELECT EXISTS (SELECT FROM pg_index i JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attname = {} \
+               AND a.attnum = i.indkey[0] WHERE i.indrelid = {} AND i.indisvalid AND i.indpred IS NULL)",
+            literal(o.columns.shard.as_deref().unwrap_or_default()),
+            regclass(&o.outbox())
+        );
+        let held = self.other.take(&self.dialer).await?;
+        let statements = [Statement::new(&leases), Statement::new(&has_index)];
+        let answers = held.link.read(&self.dialer.begin_read, &statements).await;
+        let answers = held.give_back(answers)?;
+        let mut numbers = Vec::new();
+        for row in answers.first().into_iter().flatten() {
+            numbers.push(get(row, 0)?);
+        }
+        let warning = check_leases(o, &numbers, layout.shards)?;
+        let Some(shard) = &layout.shard else { return Ok((warning, None)) };
+        let table = &layout.table;
+        let sql = match answers.get(1).and_then(|rows| rows.first()).map_or(Ok(false), |row| get(row, 0))? {
+            // The ends of the index: NULL stands at its end.
+            true => format!(
+                "(SELECT {shard}::bigint FROM {table} ORDER BY {shard} LIMIT 1) \
+                 UNION ALL (SELECT {shard}::bigint FROM {table} ORDER BY {shard} DESC LIMIT 1)"
+            ),
+            false => format!(
+                "SELECT DISTINCT {shard}::bigint FROM (SELECT {shard} FROM {table} ORDER BY {} LIMIT {LOOKED_AT}) oldest",
+                layout.seq
+            ),
+        };
+        let mut rows = Vec::new();
+        for row in &self.select(&self.other, Statement::new(&sql)).await? {
+            rows.push(get(row, 0)?);
+        }
+        Ok((warning, stray(o, &rows, layout.shards)))
     }
 
     async fn check_rights(&self, layout: &Layout) -> StoreResult<()> {

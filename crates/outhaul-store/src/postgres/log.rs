@@ -10,7 +10,6 @@ use tokio_postgres::types::Type;
 
 use super::PostgresStore;
 use super::link::{Slot, Statement, get};
-use super::parked::{ENTRY, entry};
 use super::values::{Micros, quoted, signed, small, unsigned};
 use crate::error::{StoreError, StoreErrorKind};
 use crate::store::{Found, NumberedReceipts, Recovery, ShardStatus, StoreResult, StoredChunk};
@@ -52,26 +51,20 @@ impl PostgresStore {
     }
 
     pub(super) async fn recovery(&self, shard: ShardId) -> StoreResult<Recovery> {
-        let t = |name: &str| quoted(&self.options.table(name));
         let newest = format!(
             "SELECT number, log_end, lanes FROM {} WHERE shard = $1 ORDER BY number DESC LIMIT 1",
-            t("outbox_receipt")
+            quoted(&self.options.table("outbox_receipt"))
         );
-        let parked =
-            format!("SELECT {ENTRY} FROM {} WHERE shard = $1 ORDER BY destination, position", t("outbox_parked"));
         let number = small(shard);
-        let statements = [&newest, &parked].map(|sql| Statement::new(sql).with(&number, Type::INT2));
-        let held = self.log.take(&self.dialer).await?;
-        let answers = held.link.read(&self.dialer.begin_read, &statements).await;
-        let answers = held.give_back(answers)?;
+        let rows = self.select(&self.log, Statement::new(&newest).with(&number, Type::INT2)).await?;
         let mut recovery = Recovery::default();
-        if let Some(row) = answers.first().and_then(|rows| rows.first()) {
+        if let Some(row) = rows.first() {
             let number = unsigned(get(row, 0)?);
             recovery.log_end = Position(unsigned(get(row, 1)?));
             recovery.next_number = number + 1;
             recovery.lanes = receipts(get(row, 2)?, shard, number)?;
         }
-        recovery.parked = answers.get(1).into_iter().flatten().map(entry).collect::<StoreResult<_>>()?;
+        recovery.parked = self.parked_of_lanes(shard).await?;
         Ok(recovery)
     }
 

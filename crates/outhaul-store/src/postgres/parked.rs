@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use outhaul_core::checkpoint::ShardCheckpoint;
 use outhaul_core::chunk;
+use outhaul_core::destination::NO_ROUTE;
 use outhaul_core::message::{Defect, Message, Position, ShardId};
 use outhaul_core::parked::{ParkedEntry, ParkedState, ParkedWrite};
 use tokio_postgres::Row;
@@ -16,7 +17,7 @@ use super::link::{GUARD, Statement, get};
 use super::values::{clean, quoted, signed, small, unsigned};
 use crate::error::{StoreError, StoreErrorKind};
 use crate::options::PayloadType;
-use crate::store::{StoreResult, StoredParked};
+use crate::store::{PARKED_PAGE_ROWS, RECOVERED_TEXT_CHARS, StoreResult, StoredParked};
 
 /// The columns of an entry, in the order in which [`entry`] reads them.
 pub(super) const ENTRY: &str = "destination, shard, position, msg_key, state, attempts, due_at, error_code, error_text, \
@@ -242,6 +243,36 @@ pub(super) fn entry(row: &Row) -> StoreResult<ParkedEntry> {
 }
 
 impl PostgresStore {
+    /// What the lanes of a shard have parked: page by page along the primary key, one destination after the other.
+    pub(super) async fn parked_of_lanes(&self, shard: ShardId) -> StoreResult<Vec<ParkedEntry>> {
+        let table = quoted(&self.options.table("outbox_parked"));
+        let next = format!("SELECT destination FROM {table} WHERE destination > $1 ORDER BY destination LIMIT 1");
+        let page = format!(
+            "SELECT {} FROM {table} WHERE destination = $1 AND shard = $2 AND position >= $3 ORDER BY position \
+             LIMIT {PARKED_PAGE_ROWS}",
+            ENTRY.replace("error_text", &format!("left(error_text, {RECOVERED_TEXT_CHARS})"))
+        );
+        let (mut found, mut destination, shard) = (Vec::new(), String::new(), small(shard));
+        loop {
+            let rows = self.select(&self.log, Statement::new(&next).with(&destination, Type::TEXT)).await?;
+            let Some(row) = rows.first() else { return Ok(found) };
+            destination = get(row, 0)?;
+            let mut from = (destination != NO_ROUTE).then_some(0);
+            while let Some(first) = from {
+                let statement = Statement::new(&page)
+                    .with(&destination, Type::TEXT)
+                    .with(&shard, Type::INT2)
+                    .with(&first, Type::INT8);
+                let rows = self.select(&self.log, statement).await?;
+                for row in &rows {
+                    found.push(entry(row)?);
+                }
+                let last = found.last().filter(|_| rows.len() >= PARKED_PAGE_ROWS);
+                from = last.map(|last: &ParkedEntry| signed(last.position.0 + 1));
+            }
+        }
+    }
+
     pub(super) async fn parked_with_content(
         &self,
         shard: ShardId,

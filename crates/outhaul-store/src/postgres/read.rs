@@ -24,7 +24,7 @@ use super::link::{Slot, Statement, get};
 use super::values::{Micros, Raw, signed, small, unsigned};
 use crate::error::StoreError;
 use crate::options::PayloadType;
-use crate::row::RawRow;
+use crate::row::{HEADERS_MAX_BYTES, RawRow, RowLimits};
 use crate::store::{ReadPurpose, ReadRequest, ReadRows, StoreResult};
 
 /// A stretch of `seq` is this many times the wanted rows at most: beyond it, sparse numbers cost a further read.
@@ -87,8 +87,6 @@ impl Stretch {
 /// A row of a page.
 struct Found {
     raw: RawRow,
-    /// Bytes of its headers, also where they did not come along.
-    header_bytes: u64,
     /// Headers and payload came along.
     whole: bool,
     /// There are rows beyond the stretch that was read.
@@ -96,10 +94,9 @@ struct Found {
 }
 
 impl Found {
-    /// Bytes that an answer with this row carries: its payload, if it is not too large, and its headers.
-    fn bytes(&self, max_message_bytes: u64) -> u64 {
-        let payload = if self.raw.payload_bytes > max_message_bytes { 0 } else { self.raw.payload_bytes };
-        payload.saturating_add(self.header_bytes)
+    /// Bytes that an answer with this row carries: its payload and its headers, where they are not too large.
+    fn bytes(&self, limits: RowLimits) -> u64 {
+        limits.fetched(self.raw.payload_bytes, self.raw.headers_bytes)
     }
 }
 
@@ -210,7 +207,8 @@ impl Layout {
         format!("SELECT {} FROM ({chosen}) page ORDER BY seq", self.sent(&Columns::of_page(), beyond))
     }
 
-    /// Headers and payloads of rows named by $1 shards and $2 numbers, with their ids; a payload above $3 stays there.
+    /// Headers and payloads of rows named by $1 shards and $2 numbers, with their ids; a payload above $3 and headers
+    /// above $4 stay there.
     fn contents(&self) -> String {
         let of = |column: &str| format!("o.{column}");
         let shard = self.shard.as_ref().map_or("true".to_owned(), |shard| format!("o.{shard} = r.s"));
@@ -218,7 +216,9 @@ impl Layout {
             "SELECT o.{seq}::bigint, {id}, {headers}, CASE WHEN {size} <= $3 THEN {payload} END \
              FROM unnest($1, $2) r(s, q) JOIN {table} o ON {shard} AND o.{seq} = r.q",
             id = self.text(&of(&self.id)),
-            headers = self.headers.as_deref().map_or("NULL::text".to_owned(), |h| self.text(&of(h))),
+            headers = self.headers.as_deref().map_or("NULL::text".to_owned(), |h| {
+                format!("CASE WHEN octet_length({}::text) <= $4 THEN {} END", of(h), self.text(&of(h)))
+            }),
             size = self.payload_bytes(&of(&self.payload)),
             payload = self.payload_as_sent(&of(&self.payload)),
             table = self.table,
@@ -344,6 +344,7 @@ impl PostgresStore {
         }
         let full = i64::try_from(found.len()).unwrap_or(i64::MAX) >= limit;
         let mut cut = full || found.last().is_some_and(|f| f.beyond);
+        let limits = self.row_limits();
         // What fits: the first row always does.
         let max_bytes = u64::try_from(request.max_bytes).unwrap_or(u64::MAX);
         let mut bytes = 0u64;
@@ -351,14 +352,14 @@ impl PostgresStore {
             .iter()
             .take_while(|f| {
                 let first = bytes == 0;
-                bytes = bytes.saturating_add(f.bytes(self.options.max_message_bytes));
+                bytes = bytes.saturating_add(f.bytes(limits));
                 first || bytes <= max_bytes
             })
             .count();
         cut |= fits < found.len();
         found.truncate(fits);
         cut |= self.fetch_contents(slot, &layout, &mut found).await?;
-        let rows: Vec<Row> = found.into_iter().map(|f| f.raw.into_row(self.options.max_message_bytes)).collect();
+        let rows: Vec<Row> = found.into_iter().map(|f| f.raw.into_row(limits)).collect();
         stretch.learn(cut, &rows);
         Ok(ReadRows { rows, cut, scheduled })
     }
@@ -380,8 +381,8 @@ impl PostgresStore {
     /// Fetches what did not come along and is wanted. True: a row is gone by now, and so are those after it from
     /// `found`.
     async fn fetch_contents(&self, slot: &Slot, layout: &Layout, found: &mut Vec<Found>) -> StoreResult<bool> {
-        let max_message = self.options.max_message_bytes;
-        let wanted = |f: &&Found| !f.whole && (f.raw.payload_bytes <= max_message || f.header_bytes > 0);
+        let limits = self.row_limits();
+        let wanted = |f: &&Found| !f.whole && f.bytes(limits) > 0;
         let (shards, seqs): (Vec<i16>, Vec<i64>) = found
             .iter()
             .filter(wanted)
@@ -391,9 +392,12 @@ impl PostgresStore {
             return Ok(false);
         }
         let sql = layout.contents();
-        let most = i32::try_from(max_message).unwrap_or(i32::MAX);
-        let statement =
-            Statement::new(&sql).with(&shards, Type::INT2_ARRAY).with(&seqs, Type::INT8_ARRAY).with(&most, Type::INT4);
+        let most = [limits.message_bytes, limits.headers_bytes].map(|n| i32::try_from(n).unwrap_or(i32::MAX));
+        let statement = Statement::new(&sql)
+            .with(&shards, Type::INT2_ARRAY)
+            .with(&seqs, Type::INT8_ARRAY)
+            .with(&most[0], Type::INT4)
+            .with(&most[1], Type::INT4);
         let rows = self.select(slot, statement).await?;
         let mut contents = HashMap::with_capacity(rows.len());
         for row in &rows {
@@ -427,8 +431,13 @@ impl PostgresStore {
             due: "true".into(),
             count: false,
         };
-        let row = self.page(slot, layout, &page).await?.0.into_iter().next();
-        Ok(row.map(|f| f.raw.into_row(self.options.max_message_bytes)))
+        let mut found = self.page(slot, layout, &page).await?.0;
+        self.fetch_contents(slot, layout, &mut found).await?;
+        Ok(found.into_iter().next().map(|f| f.raw.into_row(self.row_limits())))
+    }
+
+    fn row_limits(&self) -> RowLimits {
+        RowLimits::new(self.options.max_message_bytes)
     }
 
     async fn page(&self, slot: &Slot, layout: &Layout, page: &Page<'_>) -> StoreResult<(Vec<Found>, u32)> {
@@ -490,7 +499,7 @@ struct Page<'a> {
 }
 
 fn inline_bytes(max_bytes: usize, limit: u32, max_message_bytes: u64) -> i32 {
-    let each = (max_bytes as u64 / u64::from(limit.max(1))).min(max_message_bytes);
+    let each = (max_bytes as u64 / u64::from(limit.max(1))).min(max_message_bytes).min(HEADERS_MAX_BYTES);
     i32::try_from(each).unwrap_or(i32::MAX)
 }
 
@@ -500,9 +509,9 @@ fn bytes_of(row: &tokio_postgres::Row, column: usize) -> StoreResult<Option<Vec<
 
 fn found(row: &tokio_postgres::Row) -> StoreResult<Found> {
     let bytes = |column| Ok::<_, StoreError>(get::<Option<i32>>(row, column)?.map_or(0, |n| unsigned(n.into())));
-    let (payload_bytes, header_bytes) = (bytes(6)?, bytes(7)?);
+    let (payload_bytes, headers_bytes) = (bytes(6)?, bytes(7)?);
     let (headers, payload) = (bytes_of(row, 9)?, bytes_of(row, 10)?);
-    let whole = (headers.is_some() || header_bytes == 0) && (payload.is_some() || payload_bytes == 0);
+    let whole = (headers.is_some() || headers_bytes == 0) && (payload.is_some() || payload_bytes == 0);
     let raw = RawRow {
         seq: unsigned(get(row, 0)?),
         shard: u16::try_from(get::<i16>(row, 1)?).unwrap_or_default(),
@@ -510,9 +519,10 @@ fn found(row: &tokio_postgres::Row) -> StoreResult<Found> {
         topic: bytes_of(row, 3)?,
         key: bytes_of(row, 4)?,
         headers,
+        headers_bytes,
         payload_bytes,
         created_at_us: get::<Micros>(row, 5)?.0,
         payload: payload.map_or_else(Bytes::new, Bytes::from),
     };
-    Ok(Found { raw, header_bytes, whole, beyond: get(row, 8)? })
+    Ok(Found { raw, whole, beyond: get(row, 8)? })
 }

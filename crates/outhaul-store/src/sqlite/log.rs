@@ -13,17 +13,41 @@ use super::names::{NOW_US, Names};
 use super::refusal::refusal;
 use super::{SHARD, read, signed, unsigned};
 use crate::error::{StoreError, StoreErrorKind};
-use crate::store::{Found, NumberedReceipts, Recovery, ShardStatus, StoreResult, StoredChunk, StoredParked};
+use crate::store::{
+    Found, NumberedReceipts, PARKED_PAGE_ROWS, RECOVERED_TEXT_CHARS, Recovery, ShardStatus, StoreResult, StoredChunk,
+    StoredParked,
+};
 
 /// The most hot rows that `status` counts.
 const COUNTED: i64 = 100_000;
 
+/// Without parked rows: those come page by page, each in a call of its own.
 pub(super) fn recover(tx: &Transaction<'_>, names: &Names) -> StoreResult<Recovery> {
     let (next_number, log_end, lanes) = newest(tx, names)?.unwrap_or_default();
-    let sql = format!("SELECT {ENTRY} FROM {} WHERE shard = 0 ORDER BY destination, position", names.parked);
+    Ok(Recovery { log_end, next_number, lanes, parked: vec![] })
+}
+
+/// The first destination behind a name that has parked rows.
+pub(super) fn next_parked(tx: &Transaction<'_>, names: &Names, behind: &str) -> StoreResult<Option<String>> {
+    let sql = format!("SELECT destination FROM {} WHERE destination > ? ORDER BY destination LIMIT 1", names.parked);
     let mut statement = tx.prepare_cached(&sql).map_err(refusal)?;
-    let parked = statement.query_map([], entry).and_then(Iterator::collect).map_err(refusal)?;
-    Ok(Recovery { log_end, next_number, lanes, parked })
+    statement.query_row([behind], |row| row.get(0)).optional().map_err(refusal)
+}
+
+/// A page of what a lane has parked, from a position on.
+pub(super) fn parked_page(
+    tx: &Transaction<'_>,
+    names: &Names,
+    destination: &str,
+    from: Position,
+) -> StoreResult<Vec<ParkedEntry>> {
+    let sql = format!(
+        "SELECT {} FROM {} WHERE destination = ? AND shard = 0 AND position >= ? ORDER BY position LIMIT {PARKED_PAGE_ROWS}",
+        ENTRY.replace("error_text", &format!("substr(error_text, 1, {RECOVERED_TEXT_CHARS})")),
+        names.parked
+    );
+    let mut statement = tx.prepare_cached(&sql).map_err(refusal)?;
+    statement.query_map(params![destination, signed(from.0)], entry).and_then(Iterator::collect).map_err(refusal)
 }
 
 /// The newest receipt row: the number after its own, the end of the log, the lanes.

@@ -21,6 +21,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use outhaul_core::checkpoint::{Checkpoint, ShardOutcome};
+use outhaul_core::destination::NO_ROUTE;
 use outhaul_core::lease::LeaseReport;
 use outhaul_core::message::{Position, Seq, ShardId};
 use outhaul_core::parked::ParkedEntry;
@@ -33,8 +34,8 @@ use session::{Access, Session};
 use crate::error::{StoreError, StoreErrorKind};
 use crate::options::{DatabaseKind, InitPlan, StoreOptions};
 use crate::store::{
-    Found, LeaseRound, NewRow, NumberedReceipts, PruneRequest, Pruned, ReadPurpose, ReadRequest, ReadRows, Recovery,
-    SchemaInfo, ShardStatus, Store, StoreResult, StoredChunk, StoredParked,
+    Found, LeaseRound, NewRow, NumberedReceipts, PARKED_PAGE_ROWS, PruneRequest, Pruned, ReadPurpose, ReadRequest,
+    ReadRows, Recovery, SchemaInfo, ShardStatus, Store, StoreResult, StoredChunk, StoredParked,
 };
 
 /// The one shard that there is.
@@ -64,6 +65,25 @@ impl SqliteStore {
             rest: session(Access::Read, "outhaul-read"),
             names: Arc::new(Names::new(options)),
         })
+    }
+
+    /// What the lanes have parked: page by page along the primary key, one destination after the other.
+    async fn parked_of_lanes(&self) -> StoreResult<Vec<ParkedEntry>> {
+        let (mut found, mut destination) = (Vec::new(), String::new());
+        loop {
+            let names = Arc::clone(&self.names);
+            let next = self.rest.read(move |tx| log::next_parked(tx, &names, &destination)).await?;
+            let Some(name) = next else { return Ok(found) };
+            let mut from = (name != NO_ROUTE).then_some(Position(0));
+            while let Some(first) = from {
+                let (names, lane) = (Arc::clone(&self.names), name.clone());
+                let page = self.rest.read(move |tx| log::parked_page(tx, &names, &lane, first)).await?;
+                let last = page.last().filter(|_| page.len() >= PARKED_PAGE_ROWS);
+                from = last.map(|last| Position(last.position.0 + 1));
+                found.extend(page);
+            }
+            destination = name;
+        }
     }
 }
 
@@ -145,7 +165,9 @@ impl Store for SqliteStore {
             return Err(no_such_shard(shard));
         }
         let names = Arc::clone(&self.names);
-        self.rest.read(move |tx| log::recover(tx, &names)).await
+        let mut recovery = self.rest.read(move |tx| log::recover(tx, &names)).await?;
+        recovery.parked = self.parked_of_lanes().await?;
+        Ok(recovery)
     }
 
     async fn read_log(&self, shard: ShardId, from: Position, max_bytes: usize) -> StoreResult<Vec<StoredChunk>> {

@@ -1,6 +1,5 @@
 //! Reading the outbox, and writing into it what `enqueue` is given.
 
-use bytes::Bytes;
 use outhaul_core::message::{Row, Seq};
 use outhaul_core::runs::Run;
 use rusqlite::types::ValueRef;
@@ -9,21 +8,21 @@ use rusqlite::{Connection, OptionalExtension as _, Transaction, params};
 use super::names::Names;
 use super::refusal::refusal;
 use super::{signed, unsigned};
-use crate::row::{ByteBudget, RawRow};
+use crate::row::{ByteBudget, RawRow, RowLimits};
 use crate::store::{NewRow, ReadRequest, ReadRows, StoreResult};
 
-/// Payloads up to this come with their row; larger ones by themselves, once it is known that they fit. Bytes.
+/// Payloads and headers up to this come with their row; larger ones by themselves, once it is known that they fit. Bytes.
 const INLINE_BYTES: u64 = 64 << 10;
 /// Rows of one id that `find` looks at.
 const SAME_ID: i64 = 100;
 
 /// Rows of a request. The transaction is the snapshot that they all come from.
 pub(super) fn rows(tx: &Transaction<'_>, names: &Names, request: &ReadRequest) -> StoreResult<ReadRows> {
-    let max_message_bytes = names.options.max_message_bytes;
-    let inline = INLINE_BYTES.min(max_message_bytes);
+    let limits = RowLimits::new(names.options.max_message_bytes);
+    let inline = INLINE_BYTES.min(limits.message_bytes);
     let sql = format!(
         "SELECT {} FROM {} WHERE {seq} BETWEEN ?1 AND ?2 ORDER BY {seq}",
-        columns(names),
+        columns(names, INLINE_BYTES),
         names.outbox,
         seq = names.seq
     );
@@ -40,15 +39,21 @@ pub(super) fn rows(tx: &Transaction<'_>, names: &Names, request: &ReadRequest) -
                 continue;
             }
             let mut raw = raw_row(row).map_err(refusal)?;
-            let fetched = if raw.payload_bytes > max_message_bytes { 0 } else { raw.payload_bytes };
+            let fetched = limits.fetched(raw.payload_bytes, raw.headers_bytes);
             if answer.rows.len() >= request.limit as usize || !budget.takes(fetched) {
                 answer.cut = true;
                 return Ok(answer);
             }
-            if fetched > inline {
-                raw.payload = payload(tx, names, raw.seq)?;
+            if raw.payload_bytes > inline && raw.payload_bytes <= limits.message_bytes {
+                raw.payload = large(tx, names, &names.payload, raw.seq)?.unwrap_or_default().into();
             }
-            answer.rows.push(raw.into_row(max_message_bytes));
+            if let Some(headers) = &names.headers
+                && raw.headers_bytes > INLINE_BYTES
+                && raw.headers_bytes <= limits.headers_bytes
+            {
+                raw.headers = large(tx, names, headers, raw.seq)?;
+            }
+            answer.rows.push(raw.into_row(limits));
         }
     }
     Ok(answer)
@@ -56,15 +61,16 @@ pub(super) fn rows(tx: &Transaction<'_>, names: &Names, request: &ReadRequest) -
 
 const COLUMN_DUE: usize = 8;
 
-/// The columns of a row. `?3` is the size up to which a payload comes along.
-fn columns(names: &Names) -> String {
+/// The columns of a row. `?3` is the size up to which a payload comes along, `headers_max` that of headers, bytes.
+fn columns(names: &Names, headers_max: u64) -> String {
     let or_null = |column: &Option<String>| column.clone().unwrap_or_else(|| "NULL".to_owned());
     let Names { seq, id, topic, payload, .. } = names;
     let (key, headers) = (or_null(&names.key), or_null(&names.headers));
     let (created_at, due) = (names.created_at_us(), names.is_due());
     format!(
-        "{seq}, {id}, {topic}, {key}, {headers}, coalesce(octet_length({payload}), 0), \
-         CASE WHEN octet_length({payload}) <= ?3 THEN {payload} END, {created_at}, {due}"
+        "{seq}, {id}, {topic}, {key}, CASE WHEN octet_length({headers}) <= {headers_max} THEN {headers} END, \
+         coalesce(octet_length({payload}), 0), CASE WHEN octet_length({payload}) <= ?3 THEN {payload} END, {created_at}, {due}, \
+         coalesce(octet_length({headers}), 0)"
     )
 }
 
@@ -76,6 +82,7 @@ fn raw_row(row: &rusqlite::Row<'_>) -> rusqlite::Result<RawRow> {
         topic: bytes_of(row.get_ref(2)?),
         key: bytes_of(row.get_ref(3)?),
         headers: bytes_of(row.get_ref(4)?),
+        headers_bytes: unsigned(row.get(9)?),
         payload_bytes: unsigned(row.get(5)?),
         payload: bytes_of(row.get_ref(6)?).unwrap_or_default().into(),
         created_at_us: row.get(7)?,
@@ -92,28 +99,28 @@ fn bytes_of(value: ValueRef<'_>) -> Option<Vec<u8>> {
     }
 }
 
-fn payload(connection: &Connection, names: &Names, seq: u64) -> StoreResult<Bytes> {
-    let sql = format!("SELECT {} FROM {} WHERE {} = ?", names.payload, names.outbox, names.seq);
+/// A column of one row by itself.
+fn large(connection: &Connection, names: &Names, column: &str, seq: u64) -> StoreResult<Option<Vec<u8>>> {
+    let sql = format!("SELECT {column} FROM {} WHERE {} = ?", names.outbox, names.seq);
     let mut statement = connection.prepare_cached(&sql).map_err(refusal)?;
-    let payload = statement.query_row([signed(seq)], |row| Ok(bytes_of(row.get_ref(0)?))).map_err(refusal)?;
-    Ok(payload.unwrap_or_default().into())
+    statement.query_row([signed(seq)], |row| Ok(bytes_of(row.get_ref(0)?))).map_err(refusal)
 }
 
 /// Rows with an id, due or not.
 pub(super) fn with_id(tx: &Transaction<'_>, names: &Names, id: &str) -> StoreResult<Vec<Row>> {
-    let max_message_bytes = names.options.max_message_bytes;
+    let limits = RowLimits::new(names.options.max_message_bytes);
     // Compared as bytes, so that an id which was stored as a BLOB is found too.
     let sql = format!(
         "SELECT {} FROM {} WHERE CAST({} AS BLOB) = ?1 ORDER BY {} LIMIT ?2",
-        columns(names),
+        columns(names, limits.headers_bytes),
         names.outbox,
         names.id,
         names.seq
     );
     let mut statement = tx.prepare_cached(&sql).map_err(refusal)?;
     let found =
-        statement.query_map(params![id.as_bytes(), SAME_ID, signed(max_message_bytes)], raw_row).map_err(refusal)?;
-    found.map(|raw| Ok(raw.map_err(refusal)?.into_row(max_message_bytes))).collect()
+        statement.query_map(params![id.as_bytes(), SAME_ID, signed(limits.message_bytes)], raw_row).map_err(refusal)?;
+    found.map(|raw| Ok(raw.map_err(refusal)?.into_row(limits))).collect()
 }
 
 /// The largest `seq` that was ever given, 0 if none was.

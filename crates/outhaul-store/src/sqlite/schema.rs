@@ -7,6 +7,7 @@ use super::names::{NOW_US, Names, quoted};
 use super::refusal::refusal;
 use crate::error::{StoreError, StoreErrorKind};
 use crate::options::{InitPlan, PayloadType};
+use crate::shards::check_leases;
 use crate::store::{SCHEMA_VERSION, SchemaInfo, StoreResult};
 
 /// A UUID of version 4 in SQL that every SQLite knows.
@@ -251,13 +252,21 @@ pub(super) fn inspect(connection: &Connection, names: &Names) -> StoreResult<Sch
         return Err(StoreError::new(StoreErrorKind::WrongSchema, why));
     }
     let mode = meta(connection, names, "mode")?.unwrap_or_else(|| MODE.to_owned());
+    let sql = format!("SELECT shard FROM {} WHERE shard >= 0 ORDER BY shard", names.lease);
+    let leases: Vec<i64> = connection
+        .prepare(&sql)
+        .and_then(|mut s| s.query_map([], |row| row.get(0)).and_then(Iterator::collect))
+        .map_err(refusal)?;
+    let mut warnings = warnings(connection, names)?;
+    warnings.extend(check_leases(&names.options, &leases, shards)?);
     Ok(SchemaInfo {
         server: format!("SQLite {}", rusqlite::version()),
         version,
         shards,
         mode,
         payload,
-        warnings: warnings(connection, names)?,
+        warnings,
+        stray: None,
     })
 }
 

@@ -63,6 +63,8 @@ cases! { $
         what_is_missing_is_named
         two_outboxes_share_a_database
         the_password_is_never_shown
+        every_shard_has_a_lease
+        rows_in_no_shard_are_said
     }
     read {
         a_row_comes_as_it_was_written
@@ -80,6 +82,8 @@ cases! { $
         text_that_is_not_utf8_is_a_defect
         a_row_without_a_topic_is_a_defect
         headers_come_as_json
+        headers_count_against_the_bytes
+        headers_above_the_limit_are_not_fetched
         columns_may_have_other_names
         a_sequence_may_start_again
         a_sequence_may_jump
@@ -124,6 +128,7 @@ cases! { $
         unreadable_rows_are_corrupt
         receipts_are_found_by_position
         receipts_are_read_from_the_newest_down
+        parked_rows_come_in_pages
     }
     parked {
         rows_are_parked_with_their_message

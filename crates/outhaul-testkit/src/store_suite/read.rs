@@ -5,7 +5,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use outhaul_core::message::{Defect, Message, Position, Row, Seq, ShardId, parse_headers};
 use outhaul_core::runs::Run;
-use outhaul_store::{ColumnNames, InitPlan, NewRow, ReadPurpose, ReadRequest};
+use outhaul_store::{ColumnNames, Found, HEADERS_MAX_BYTES, InitPlan, NewRow, ReadPurpose, ReadRequest};
 
 use super::fixture::{AppRow, Fixture, ids, message_of, shards_of};
 use crate::servers::Flavour;
@@ -317,6 +317,67 @@ pub async fn headers_come_as_json(flavour: Flavour) {
     assert_eq!(pairs, [("trace".into(), "00-ab".into()), ("x y".into(), "\u{e9} z".into())]);
     let bad = |n: usize| matches!(message_of(&rows[n], Position(0)).defect, Some(Defect::BadHeaders(_)));
     assert_eq!([0, 1, 2, 3].map(bad), [false, true, true, false]);
+}
+
+/// An application's row whose headers have about so many bytes: one, named `h`.
+fn with_headers_sql(f: &Fixture, id: &str, bytes: u64) -> String {
+    let text = match f.flavour() {
+        Flavour::Sqlite => format!("'{{\"h\":\"' || printf('%.*c', {bytes}, 'x') || '\"}}'"),
+        Flavour::Postgres => format!("('{{\"h\":\"' || repeat('x', {bytes}) || '\"}}')::json"),
+        Flavour::MariaDb | Flavour::MySql => format!("CONCAT('{{\"h\":\"', REPEAT('x', {bytes}), '\"}}')"),
+    };
+    let payload = f.bytes_sql(b"p");
+    format!("INSERT INTO outbox (id, topic, headers, payload) VALUES ('{id}', 't', {text}, {payload});")
+}
+
+/// Large headers count like a large payload: an answer stays within its bytes, and all of them come, whole.
+pub async fn headers_count_against_the_bytes(flavour: Flavour) {
+    const BYTES: usize = 512 << 10;
+    let f = Fixture::new(flavour).await;
+    let rows: String = (0..60).map(|n| with_headers_sql(&f, &format!("h{n}"), BYTES as u64)).collect();
+    f.database.execute(&format!("BEGIN;{rows}COMMIT")).await;
+    for (max_bytes, limit) in [(4 << 20, 5_000), (4 << 20, 5), (1, 5_000)] {
+        let answers = read_on(&f, &ReadRequest { max_bytes, limit, ..f.everything() }).await;
+        for rows in &answers {
+            let bytes: usize = rows.iter().map(|r| r.headers.as_ref().map_or(0, String::len) + r.payload.len()).sum();
+            assert!(bytes <= max_bytes || rows.len() == 1, "{bytes} bytes in {} rows", rows.len());
+        }
+        let all: Vec<Row> = answers.into_iter().flatten().collect();
+        assert_eq!(ids(&all), (0..60).map(|n| format!("h{n}")).collect::<Vec<_>>());
+        for row in &all {
+            let pairs = parse_headers(row.headers.as_deref().expect("headers")).expect("pairs");
+            assert!(pairs.len() == 1 && pairs[0].0 == "h" && pairs[0].1 == "x".repeat(BYTES), "{}", row.id);
+            assert_eq!((row.payload.as_ref(), &row.defect), (&b"p"[..], &None));
+        }
+    }
+    let first = f.read(&ReadRequest { max_bytes: 4 << 20, limit: 5_000, ..f.everything() }).await;
+    assert!(first.cut && first.rows.len() >= 7, "{} rows", first.rows.len());
+}
+
+/// Headers above their limit stay where they are: their row comes with that defect, and can be moved like any other.
+pub async fn headers_above_the_limit_are_not_fetched(flavour: Flavour) {
+    let f = Fixture::with(flavour, InitPlan::default(), |o| o.max_message_bytes = 100_000).await;
+    let sizes = [("most", HEADERS_MAX_BYTES - 100), ("small", 10), ("above", HEADERS_MAX_BYTES + 1), ("huge", 9 << 20)];
+    for (id, bytes) in sizes {
+        f.database.execute(&with_headers_sql(&f, id, bytes)).await;
+    }
+    let above = |row: &Row| matches!(row.id.as_str(), "above" | "huge");
+    for limit in [1, 5_000] {
+        let rows: Vec<Row> =
+            read_on(&f, &ReadRequest { limit, ..f.everything() }).await.into_iter().flatten().collect();
+        assert_eq!(ids(&rows), sizes.map(|(id, _)| id));
+        for row in &rows {
+            assert_eq!((row.headers.is_none(), row.payload.as_ref()), (above(row), &b"p"[..]), "{}", row.id);
+            let is_said = matches!(&row.defect, Some(Defect::BadHeaders(why)) if why.contains("the limit is"));
+            assert_eq!((is_said, row.defect.is_some()), (above(row), above(row)), "{:?}", row.defect);
+        }
+    }
+    let found = f.store.find("most", None).await.expect("find");
+    assert!(matches!(&found[..], [Found::Hot(row)] if row.headers.is_some() && row.defect.is_none()));
+    f.owner("one").await.move_all(&f).await;
+    assert!(f.hot().await.is_empty());
+    let log = f.log(ShardId(0)).await;
+    assert_eq!(log.iter().map(|m| m.defect.is_some()).collect::<Vec<_>>(), [false, false, true, true]);
 }
 
 /// A table with other column names, and without some of the columns, is read and emptied like any other.

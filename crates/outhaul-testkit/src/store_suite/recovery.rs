@@ -3,7 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use outhaul_core::message::{Position, ShardId};
-use outhaul_store::{NumberedReceipts, StoreErrorKind};
+use outhaul_core::parked::ParkedEntry;
+use outhaul_store::{NumberedReceipts, PARKED_PAGE_ROWS, RECOVERED_TEXT_CHARS, StoreErrorKind};
 
 use super::fixture::{AppRow, Fixture, Owner, lane, receipt_of};
 use crate::servers::Flavour;
@@ -186,6 +187,51 @@ pub async fn receipts_are_read_from_the_newest_down(flavour: Flavour) {
         rows += all.len();
     }
     assert!(rows >= 6);
+}
+
+/// More parked rows than a page holds come all, by destination and rising position, with no more text than is needed;
+/// those of other shards and those without a route do not.
+pub async fn parked_rows_come_in_pages(flavour: Flavour) {
+    let f = Fixture::sharded(flavour).await;
+    let shard = f.plan.shards - 1;
+    let rows = PARKED_PAGE_ROWS as u64 + 1;
+    let lanes = [("-", shard, 3), ("a", shard, 2 * rows), ("b", shard, PARKED_PAGE_ROWS as u64), ("z", shard, 1)];
+    for (destination, shard, count) in lanes.into_iter().chain((shard > 0).then_some(("a", 0, 4))) {
+        park(&f, destination, shard, count).await;
+    }
+    let parked = f.store.recover(ShardId(shard)).await.expect("recover").parked;
+    let found: Vec<(&str, u64)> = parked.iter().map(|p| (p.destination.as_str(), p.position.0)).collect();
+    let of = |lane: &(&'static str, u16, u64)| (0..lane.2).map(|n| (lane.0, 10 + n)).collect::<Vec<_>>();
+    assert!(found == lanes[1..].iter().flat_map(of).collect::<Vec<_>>(), "{} rows, or in another order", found.len());
+    let text =
+        |p: &ParkedEntry| p.error_text.chars().count() == RECOVERED_TEXT_CHARS && p.error_text.contains('\u{e9}');
+    assert!(parked.iter().all(|p| p.shard == ShardId(shard) && p.error_code == "OUT-2001" && text(p)));
+}
+
+/// Parks rows at positions from 10 on by plain SQL.
+async fn park(f: &Fixture, destination: &str, shard: u16, count: u64) {
+    let text = "\u{e9}".repeat(RECOVERED_TEXT_CHARS + 200);
+    let numbers = match f.flavour() {
+        Flavour::Postgres => format!("SELECT n FROM generate_series(0, {count} - 1) n"),
+        _ => format!(
+            "WITH RECURSIVE s (n) AS (SELECT 0 UNION ALL SELECT n + 1 FROM s WHERE n < {count} - 1) SELECT n FROM s"
+        ),
+    };
+    let raised = match f.flavour() {
+        Flavour::MariaDb => "SET SESSION max_recursive_iterations = 1000000;",
+        Flavour::MySql => "SET SESSION cte_max_recursion_depth = 1000000;",
+        Flavour::Postgres | Flavour::Sqlite => "",
+    };
+    let position = if matches!(f.flavour(), Flavour::MariaDb | Flavour::MySql) { "`position`" } else { "position" };
+    let (id, message) = (f.bytes_sql(b"i"), f.bytes_sql(b"m"));
+    let id = if f.flavour() == Flavour::Postgres { "'i'".to_owned() } else { id };
+    let sql = format!(
+        "{raised}INSERT INTO {} (destination, shard, {position}, id, state, attempts, due_at, error_code, error_text, first_failed_at, \
+         last_failed_at, codec, message) SELECT '{destination}', {shard}, n + 10, {id}, 'dead', 1, 0, 'OUT-2001', '{text}', 1, 2, 1, \
+         {message} FROM ({numbers}) numbers",
+        f.options.table("outbox_parked")
+    );
+    f.database.execute(&sql).await;
 }
 
 async fn newest_numbers(f: &Fixture) -> BTreeMap<ShardId, u64> {
