@@ -316,6 +316,13 @@ pub trait Store: Send + Sync + 'static {
     /// Any; nothing has changed.
     async fn read_log(&self, shard: ShardId, from: Position, max_bytes: usize) -> StoreResult<Vec<StoredChunk>>;
 
+    /// At most [`PARKED_PAGE_ROWS`] parked rows of a destination, without content, from a position on, rising. Also those
+    /// that no route names.
+    ///
+    /// # Errors
+    /// Any.
+    async fn parked(&self, shard: ShardId, destination: &str, from: Position) -> StoreResult<Vec<ParkedEntry>>;
+
     /// Parked rows with their content, those of `positions` that exist, rising. `destinations` are the relay's names,
     /// for unpacking.
     ///

@@ -1,11 +1,10 @@
 //! Where the message of an id is: in the outbox table, in the log, or parked with its log pruned.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use outhaul_core::chunk;
 use outhaul_core::message::{Message, Position, Row, ShardId};
-use outhaul_core::parked::ParkedEntry;
 use outhaul_store::{Found, Store, StoreError, StoreErrorKind, StoredChunk};
 
 /// A message of an id.
@@ -61,28 +60,27 @@ async fn parked(store: &Arc<dyn Store>, id: &str) -> Result<Vec<Place>, StoreErr
     let mut places = vec![];
     let shards = store.status().await?;
     for shard in shards.iter().filter(|s| !s.parked.is_empty()) {
-        let found = store.recover(shard.shard).await?;
-        let mut names: Vec<String> = found.lanes.lanes.iter().map(|(lane, _)| lane.destination.clone()).collect();
+        let mut names: Vec<String> =
+            store.recover(shard.shard).await?.lanes.lanes.into_iter().map(|(l, _)| l.destination).collect();
         names.extend(shard.parked.iter().map(|(name, ..)| name.clone()));
         let mut seen = BTreeSet::new();
         names.retain(|name| seen.insert(name.clone()));
-        for (destination, positions) in by_destination(&found.parked) {
-            for message in with_id(store, id, (shard.shard, &destination), &positions, &names).await? {
-                places.push(Place::Parked { message: Box::new(message), destinations: names.clone() });
+        // A message that several destinations have is read under the first.
+        let mut read: BTreeSet<Position> = BTreeSet::new();
+        for (destination, ..) in &shard.parked {
+            let mut from = Some(Position(0));
+            while let Some(first) = from {
+                let page: Vec<Position> =
+                    store.parked(shard.shard, destination, first).await?.into_iter().map(|e| e.position).collect();
+                from = page.last().map(|last| Position(last.0 + 1));
+                let new: Vec<Position> = page.into_iter().filter(|p| read.insert(*p)).collect();
+                for message in with_id(store, id, (shard.shard, destination), &new, &names).await? {
+                    places.push(Place::Parked { message: Box::new(message), destinations: names.clone() });
+                }
             }
         }
     }
     Ok(places)
-}
-
-/// Positions under the first destination that has them: a message that several have is read once.
-fn by_destination(parked: &[ParkedEntry]) -> BTreeMap<String, Vec<Position>> {
-    let mut seen = BTreeSet::new();
-    let mut positions: BTreeMap<String, Vec<Position>> = BTreeMap::new();
-    for entry in parked.iter().filter(|p| seen.insert(p.position)) {
-        positions.entry(entry.destination.clone()).or_default().push(entry.position);
-    }
-    positions
 }
 
 async fn with_id(
@@ -145,29 +143,7 @@ fn made_at_us(id: &str) -> Option<i64> {
 
 #[cfg(test)]
 mod tests {
-    use outhaul_core::parked::ParkedState;
-
     use super::*;
-
-    #[test]
-    fn what_several_destinations_have_is_read_once() {
-        let entry = |destination: &str, position| ParkedEntry {
-            destination: destination.into(),
-            shard: ShardId(0),
-            position: Position(position),
-            key: None,
-            state: ParkedState::Dead,
-            attempts: 1,
-            due_at_us: 0,
-            error_code: "OUT-4004".into(),
-            error_text: "no answer".into(),
-            first_failed_at_us: 0,
-            last_failed_at_us: 0,
-        };
-        let parked = [entry("a", 4), entry("a", 9), entry("b", 4), entry("b", 7)];
-        let expected = [("a".to_owned(), vec![Position(4), Position(9)]), ("b".to_owned(), vec![Position(7)])];
-        assert_eq!(by_destination(&parked), expected.into());
-    }
 
     #[test]
     fn a_uuid_v7_says_when() {

@@ -56,6 +56,8 @@ async fn an_inbox_is_only_looked_at(flavour: Flavour) {
     let by_hand = [("OUTHAUL__DESTINATION__INBOX__CREATE_TABLE", "false")];
     let ran = scene.folder.run(&look, "", &by_hand).await.expect(1);
     assert!(ran.stderr.contains("OUT-2021"), "{}", ran.stderr);
+    // With nothing to deliver it may end before the destination is started.
+    scene.enqueue("{\"topic\":\"t\",\"payload\":1}\n").await.expect(0);
     scene.run(&["relay", "--db", scene.url(), "--to", &to, "--until-empty"]).await.expect(0);
     let report = scene.run(&look).await.expect(0).json();
     assert_eq!(report["destinations"][0]["findings"], serde_json::json!([]), "{report}");

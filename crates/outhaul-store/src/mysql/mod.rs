@@ -131,6 +131,11 @@ impl Store for MySqlStore {
         self.chunks_from(&self.log, shard, from, max_bytes).await.map_err(|e| e.while_doing("reading the log"))
     }
 
+    async fn parked(&self, shard: ShardId, destination: &str, from: Position) -> StoreResult<Vec<ParkedEntry>> {
+        let result = self.parked_page(shard, destination, from).await;
+        result.map_err(|e| e.while_doing("reading parked rows"))
+    }
+
     async fn read_parked(
         &self,
         shard: ShardId,

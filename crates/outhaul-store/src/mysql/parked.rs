@@ -172,7 +172,6 @@ impl MySqlStore {
     /// What the lanes of a shard have parked: page by page along the primary key, one destination after the other.
     pub(super) async fn parked_of_lanes(&self, shard: ShardId) -> StoreResult<Vec<ParkedEntry>> {
         let table = quoted(&self.options.table("outbox_parked"));
-        let columns = ENTRY.replace("error_text", &format!("LEFT(error_text, {RECOVERED_TEXT_CHARS})"));
         let (mut found, mut destination) = (Vec::new(), String::new());
         loop {
             let next = format!(
@@ -181,21 +180,30 @@ impl MySqlStore {
             );
             let Some(mut row) = self.select(&self.log, next).await?.into_iter().next() else { return Ok(found) };
             destination = text(&mut row, 0)?;
-            let mut from = (destination != NO_ROUTE).then_some(0);
+            let mut from = (destination != NO_ROUTE).then_some(Position(0));
             while let Some(first) = from {
-                let page = format!(
-                    "SELECT {columns} FROM {table} FORCE INDEX (PRIMARY) WHERE destination = {} AND shard = {shard} \
-                     AND `position` >= {first} ORDER BY `position` LIMIT {PARKED_PAGE_ROWS}",
-                    hex(destination.as_bytes())
-                );
-                let mut page = self.select(&self.log, page).await?;
-                for row in &mut page {
-                    found.push(entry(row)?);
-                }
-                let last = found.last().filter(|_| page.len() >= PARKED_PAGE_ROWS);
-                from = last.map(|last: &ParkedEntry| last.position.0 + 1);
+                let page = self.parked_page(shard, &destination, first).await?;
+                let last = page.last().filter(|_| page.len() >= PARKED_PAGE_ROWS);
+                from = last.map(|last| Position(last.position.0 + 1));
+                found.extend(page);
             }
         }
+    }
+
+    pub(super) async fn parked_page(
+        &self,
+        shard: ShardId,
+        destination: &str,
+        from: Position,
+    ) -> StoreResult<Vec<ParkedEntry>> {
+        let sql = format!(
+            "SELECT {} FROM {} FORCE INDEX (PRIMARY) WHERE destination = {} AND shard = {shard} \
+             AND `position` >= {from} ORDER BY `position` LIMIT {PARKED_PAGE_ROWS}",
+            ENTRY.replace("error_text", &format!("LEFT(error_text, {RECOVERED_TEXT_CHARS})")),
+            quoted(&self.options.table("outbox_parked")),
+            hex(destination.as_bytes())
+        );
+        self.select(&self.log, sql).await?.iter_mut().map(entry).collect()
     }
 
     pub(super) async fn parked_with_content(

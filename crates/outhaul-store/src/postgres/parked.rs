@@ -247,30 +247,37 @@ impl PostgresStore {
     pub(super) async fn parked_of_lanes(&self, shard: ShardId) -> StoreResult<Vec<ParkedEntry>> {
         let table = quoted(&self.options.table("outbox_parked"));
         let next = format!("SELECT destination FROM {table} WHERE destination > $1 ORDER BY destination LIMIT 1");
-        let page = format!(
-            "SELECT {} FROM {table} WHERE destination = $1 AND shard = $2 AND position >= $3 ORDER BY position \
-             LIMIT {PARKED_PAGE_ROWS}",
-            ENTRY.replace("error_text", &format!("left(error_text, {RECOVERED_TEXT_CHARS})"))
-        );
-        let (mut found, mut destination, shard) = (Vec::new(), String::new(), small(shard));
+        let (mut found, mut destination) = (Vec::new(), String::new());
         loop {
             let rows = self.select(&self.log, Statement::new(&next).with(&destination, Type::TEXT)).await?;
             let Some(row) = rows.first() else { return Ok(found) };
             destination = get(row, 0)?;
-            let mut from = (destination != NO_ROUTE).then_some(0);
+            let mut from = (destination != NO_ROUTE).then_some(Position(0));
             while let Some(first) = from {
-                let statement = Statement::new(&page)
-                    .with(&destination, Type::TEXT)
-                    .with(&shard, Type::INT2)
-                    .with(&first, Type::INT8);
-                let rows = self.select(&self.log, statement).await?;
-                for row in &rows {
-                    found.push(entry(row)?);
-                }
-                let last = found.last().filter(|_| rows.len() >= PARKED_PAGE_ROWS);
-                from = last.map(|last: &ParkedEntry| signed(last.position.0 + 1));
+                let page = self.parked_page(shard, &destination, first).await?;
+                let last = page.last().filter(|_| page.len() >= PARKED_PAGE_ROWS);
+                from = last.map(|last| Position(last.position.0 + 1));
+                found.extend(page);
             }
         }
+    }
+
+    pub(super) async fn parked_page(
+        &self,
+        shard: ShardId,
+        destination: &str,
+        from: Position,
+    ) -> StoreResult<Vec<ParkedEntry>> {
+        let sql = format!(
+            "SELECT {} FROM {} WHERE destination = $1 AND shard = $2 AND position >= $3 ORDER BY position \
+             LIMIT {PARKED_PAGE_ROWS}",
+            ENTRY.replace("error_text", &format!("left(error_text, {RECOVERED_TEXT_CHARS})")),
+            quoted(&self.options.table("outbox_parked"))
+        );
+        let (number, first) = (small(shard), signed(from.0));
+        let statement =
+            Statement::new(&sql).with(&destination, Type::TEXT).with(&number, Type::INT2).with(&first, Type::INT8);
+        self.select(&self.log, statement).await?.iter().map(entry).collect()
     }
 
     pub(super) async fn parked_with_content(

@@ -178,6 +178,14 @@ impl Store for SqliteStore {
         self.rest.read(move |tx| log::chunks(tx, &names, from, max_bytes)).await
     }
 
+    async fn parked(&self, shard: ShardId, destination: &str, from: Position) -> StoreResult<Vec<ParkedEntry>> {
+        if shard != SHARD {
+            return Ok(vec![]);
+        }
+        let (names, destination) = (Arc::clone(&self.names), destination.to_owned());
+        self.rest.read(move |tx| log::parked_page(tx, &names, &destination, from)).await
+    }
+
     async fn read_parked(
         &self,
         shard: ShardId,

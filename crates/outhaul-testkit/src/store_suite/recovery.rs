@@ -206,6 +206,12 @@ pub async fn parked_rows_come_in_pages(flavour: Flavour) {
     let text =
         |p: &ParkedEntry| p.error_text.chars().count() == RECOVERED_TEXT_CHARS && p.error_text.contains('\u{e9}');
     assert!(parked.iter().all(|p| p.shard == ShardId(shard) && p.error_code == "OUT-2001" && text(p)));
+    for (destination, from, expected) in
+        [("-", 0, 10..13), ("a", 12, 12..12 + PARKED_PAGE_ROWS as u64), ("b", 9_000, 0..0)]
+    {
+        let page = f.store.parked(ShardId(shard), destination, Position(from)).await.expect("a page");
+        assert!(page.iter().map(|p| p.position.0).eq(expected) && page.iter().all(|p| p.destination == destination));
+    }
 }
 
 /// Parks rows at positions from 10 on by plain SQL.
