@@ -9,6 +9,7 @@ pub mod inbox;
 pub mod merge;
 pub mod options;
 pub mod row;
+#[cfg(any(feature = "sqlite", feature = "mysql", feature = "postgres"))]
 mod shards;
 mod store;
 

@@ -253,6 +253,11 @@ impl Lane {
         !self.healing.taken.is_empty() && self.healing.taken.remove(&position.0)
     }
 
+    /// See [`super::LaneView::taken`].
+    pub(super) fn taken(&self) -> usize {
+        self.healing.taken.len()
+    }
+
     /// Attempts and tries so far of a message that is taken.
     pub(super) fn tried(&mut self, position: Position) -> (u32, u32) {
         if self.healing.tried.is_empty() { (0, 0) } else { self.healing.tried.remove(&position).unwrap_or_default() }

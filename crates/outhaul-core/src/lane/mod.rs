@@ -122,6 +122,9 @@ pub struct LaneView {
     pub in_flight: usize,
     /// Messages queued in slots, those under way left out.
     pub queued: usize,
+    /// Messages that were under way when the lane last went back, and that it has not come to again: they are queued, but
+    /// `next` may be below them.
+    pub taken: usize,
     /// Parked messages by state.
     pub parked: ParkedCounts,
     /// Whether it was found out, after the newest start of the destination that the lane knows, what it remembers: then
@@ -214,6 +217,7 @@ impl Lane {
             slots_down: self.slots_down,
             in_flight: self.in_flight,
             queued: self.queued,
+            taken: self.taken(),
             parked: self.counts,
             verified: self.is_verified(Some(self.newest_start)),
             last_error: self.last_error.clone(),

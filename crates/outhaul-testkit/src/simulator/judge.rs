@@ -162,7 +162,8 @@ impl World {
                 let limits: &LaneLimits = &self.limits.destinations[usize::from(lane.destination.0)].limits;
                 // What waits where a slot is down, or was just now, is limited by the span alone.
                 let span = lane.next.0.saturating_sub(lane.cursor.0);
-                if (lane.queued > limits.max_queued && lane.queued as u64 > span) || span > limits.max_span {
+                let queued = lane.queued.saturating_sub(lane.taken);
+                if (queued > limits.max_queued && queued as u64 > span) || span > limits.max_span {
                     return Err(format!("{} has a lane beyond its limits: {lane:?}", process.owner));
                 }
             }
