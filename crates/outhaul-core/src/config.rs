@@ -94,7 +94,7 @@ pub struct LaneLimits {
     pub max_batch: usize,
     /// Bytes in a batch, unless a single message is larger.
     pub max_batch_bytes: usize,
-    /// Messages queued in a lane's slots.
+    /// Messages queued in a lane's slots, and its results that no checkpoint has taken yet: each at most.
     pub max_queued: usize,
     /// Bytes queued in a lane's slots.
     pub max_queued_bytes: usize,

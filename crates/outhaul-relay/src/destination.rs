@@ -126,17 +126,16 @@ impl Runner {
         let info = result?;
         let unchanged = info.unchanged && before.is_some();
         let said = SinkInfo { unchanged: false, ..info };
-        let news = before.as_ref() != Some(&said);
-        *self.said.lock().unwrap_or_else(PoisonError::into_inner) = Some(said.clone());
-        let info = said;
-        if news {
-            tracing::info!(destination = self.name, ack_level = info.level.as_str(), "destination is ready");
-            for warning in &info.warnings {
+        if before.as_ref() != Some(&said) {
+            tracing::info!(destination = self.name, ack_level = said.level.as_str(), "destination is ready");
+            for warning in &said.warnings {
                 tracing::warn!(destination = self.name, "{warning}");
             }
         }
         let later = self.require_ack.unwrap_or(AckLevel::Flushed);
-        Ok(Ready { proves_later: info.proves_later.then_some(later), unchanged })
+        let ready = Ready { proves_later: said.proves_later.then_some(later), unchanged };
+        *self.said.lock().unwrap_or_else(PoisonError::into_inner) = Some(said);
+        Ok(ready)
     }
 
     /// Which of these acknowledgements have reached the demanded level.

@@ -18,6 +18,12 @@ pub const SCHEMA_VERSION: u32 = 1;
 /// Parked rows that recovery reads in one statement, each within the limit of a statement.
 pub const PARKED_PAGE_ROWS: usize = 5_000;
 
+/// Where the page after this one begins. None: it was the last.
+#[cfg(any(feature = "sqlite", feature = "mysql", feature = "postgres"))]
+pub(crate) fn behind_page(page: &[ParkedEntry]) -> Option<Position> {
+    page.last().filter(|_| page.len() >= PARKED_PAGE_ROWS).map(|last| Position(last.position.0 + 1))
+}
+
 /// What recovery keeps of an error text, characters.
 pub const RECOVERED_TEXT_CHARS: usize = 1_000;
 

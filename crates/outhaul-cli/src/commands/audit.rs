@@ -129,7 +129,8 @@ async fn deliveries(store: &Arc<dyn Store>, m: &Message, names: &[String]) -> Re
             receipts.insert(lane.destination.clone(), r.receipt);
         }
     }
-    let lanes = store.recover(m.shard).await?.lanes.lanes;
+    let status = store.status().await?.into_iter().find(|s| s.shard == m.shard);
+    let lanes = status.map(|s| s.lanes.lanes).unwrap_or_default();
     let mut all: Vec<String> = m.destinations.iter().map(|d| names.name(d).to_owned()).collect();
     all.extend(receipts.keys().cloned());
     all.extend(parked.iter().map(|p| p.destination.clone()));

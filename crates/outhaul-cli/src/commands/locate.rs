@@ -60,8 +60,7 @@ async fn parked(store: &Arc<dyn Store>, id: &str) -> Result<Vec<Place>, StoreErr
     let mut places = vec![];
     let shards = store.status().await?;
     for shard in shards.iter().filter(|s| !s.parked.is_empty()) {
-        let mut names: Vec<String> =
-            store.recover(shard.shard).await?.lanes.lanes.into_iter().map(|(l, _)| l.destination).collect();
+        let mut names: Vec<String> = shard.lanes.lanes.iter().map(|(lane, _)| lane.destination.clone()).collect();
         names.extend(shard.parked.iter().map(|(name, ..)| name.clone()));
         let mut seen = BTreeSet::new();
         names.retain(|name| seen.insert(name.clone()));

@@ -279,7 +279,8 @@ impl Lane {
         }
     }
 
-    /// Whether something older waits to be sent, again or at last: then what is parked behind it, perhaps of its key, waits too.
+    /// Whether something older waits to be sent, again or at last: then what is parked behind it, perhaps of its key, waits
+    /// too.
     pub(super) fn is_behind_forgotten(&self, position: Position) -> bool {
         [&self.healing.forgotten, &self.healing.older].iter().any(|w| w.first().is_some_and(|first| first < position.0))
     }

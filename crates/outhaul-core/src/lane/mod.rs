@@ -120,7 +120,7 @@ pub struct LaneView {
     pub slots_down: usize,
     /// Batches under way.
     pub in_flight: usize,
-    /// Messages queued in slots, those under way left out.
+    /// Messages in slots, those under way included.
     pub queued: usize,
     /// Messages that were under way when the lane last went back, and that it has not come to again: they are queued, but
     /// `next` may be below them.

@@ -17,7 +17,7 @@ use super::link::{GUARD, Statement, get};
 use super::values::{clean, quoted, signed, small, unsigned};
 use crate::error::{StoreError, StoreErrorKind};
 use crate::options::PayloadType;
-use crate::store::{PARKED_PAGE_ROWS, RECOVERED_TEXT_CHARS, StoreResult, StoredParked};
+use crate::store::{PARKED_PAGE_ROWS, RECOVERED_TEXT_CHARS, StoreResult, StoredParked, behind_page};
 
 /// The columns of an entry, in the order in which [`entry`] reads them.
 pub(super) const ENTRY: &str = "destination, shard, position, msg_key, state, attempts, due_at, error_code, error_text, \
@@ -255,8 +255,7 @@ impl PostgresStore {
             let mut from = (destination != NO_ROUTE).then_some(Position(0));
             while let Some(first) = from {
                 let page = self.parked_page(shard, &destination, first).await?;
-                let last = page.last().filter(|_| page.len() >= PARKED_PAGE_ROWS);
-                from = last.map(|last| Position(last.position.0 + 1));
+                from = behind_page(&page);
                 found.extend(page);
             }
         }

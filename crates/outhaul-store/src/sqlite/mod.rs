@@ -34,8 +34,8 @@ use session::{Access, Session};
 use crate::error::{StoreError, StoreErrorKind};
 use crate::options::{DatabaseKind, InitPlan, StoreOptions};
 use crate::store::{
-    Found, LeaseRound, NewRow, NumberedReceipts, PARKED_PAGE_ROWS, PruneRequest, Pruned, ReadPurpose, ReadRequest,
-    ReadRows, Recovery, SchemaInfo, ShardStatus, Store, StoreResult, StoredChunk, StoredParked,
+    Found, LeaseRound, NewRow, NumberedReceipts, PruneRequest, Pruned, ReadPurpose, ReadRequest, ReadRows, Recovery,
+    SchemaInfo, ShardStatus, Store, StoreResult, StoredChunk, StoredParked, behind_page,
 };
 
 /// The one shard that there is.
@@ -78,8 +78,7 @@ impl SqliteStore {
             while let Some(first) = from {
                 let (names, lane) = (Arc::clone(&self.names), name.clone());
                 let page = self.rest.read(move |tx| log::parked_page(tx, &names, &lane, first)).await?;
-                let last = page.last().filter(|_| page.len() >= PARKED_PAGE_ROWS);
-                from = last.map(|last| Position(last.position.0 + 1));
+                from = behind_page(&page);
                 found.extend(page);
             }
             destination = name;
