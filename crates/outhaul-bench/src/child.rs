@@ -68,9 +68,21 @@ pub fn start_to_rocketmq(
     command.spawn().expect("a relay process")
 }
 
-fn command(url: &str, poll_busy_us: Option<u64>) -> Command {
+/// A hand-made relay that polls so often.
+pub fn start_hand_made(url: &str, (namesrv, topic): (&str, &str), wait_us: u64) -> Child {
+    let mut command = of_kind("hand-made", url);
+    command.args(["--namesrv", namesrv, "--topic", topic, "--wait-us", &wait_us.to_string()]);
+    command.spawn().expect("a relay process")
+}
+
+fn of_kind(kind: &str, url: &str) -> Command {
     let mut command = Command::new(std::env::current_exe().expect("this program"));
-    command.args(["child", "--url", url]).stdin(Stdio::piped()).kill_on_drop(true);
+    command.args([kind, "--url", url]).stdin(Stdio::piped()).kill_on_drop(true);
+    command
+}
+
+fn command(url: &str, poll_busy_us: Option<u64>) -> Command {
+    let mut command = of_kind("child", url);
     if let Some(wait) = poll_busy_us {
         command.args(["--poll-busy-us", &wait.to_string()]);
     }
@@ -177,13 +189,18 @@ impl Sink for Noting {
     }
 }
 
+/// Waits until standard input closes.
+pub async fn input_closes() {
+    let mut rest = Vec::new();
+    let _ = tokio::io::stdin().read_to_end(&mut rest).await;
+}
+
 /// Runs the relay until standard input closes.
 pub async fn run(arguments: Arguments) {
     let stop = Stop::new();
     let stopping = stop.clone();
     tokio::spawn(async move {
-        let mut rest = Vec::new();
-        let _ = tokio::io::stdin().read_to_end(&mut rest).await;
+        input_closes().await;
         stopping.drain();
     });
     let mut destinations: Vec<Destination> = (0..arguments.lanes)

@@ -12,6 +12,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::process::Child;
 use tokio::task::{JoinHandle, JoinSet};
 
+use crate::drain::article_table;
 use crate::measure::{percentile, used, used_by_server};
 use crate::raw::{self, Place};
 use crate::rocketmq::{self, Broker, Topic};
@@ -40,6 +41,9 @@ pub struct Arguments {
     /// Wait between two polls while rows come, microseconds. Default: as the relay has it.
     #[arg(long)]
     poll_busy_us: Option<u64>,
+    /// Beside it a relay made by hand, one batch message a poll: polling every 200 ms, and every 2.5 ms.
+    #[arg(long, requires = "sink")]
+    hand_made: bool,
     /// Messages logged before; the same is measured again with them, as a ratio.
     #[arg(long, default_value_t = 0)]
     history: usize,
@@ -133,8 +137,32 @@ enum Target {
     RocketMq { topic: Topic, readers: JoinSet<()>, acks: PathBuf },
 }
 
+/// Which relay is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Relay {
+    Outhaul,
+    /// Made by hand, polling so often, microseconds.
+    HandMade(u64),
+}
+
+impl Relay {
+    /// The statement of a row. The hand-made one has a table of its own, without a key.
+    fn insert(self, n: usize, run: u64) -> String {
+        let payload = raw::payload(n, 300);
+        match self {
+            Self::Outhaul => format!(
+                "INSERT INTO outbox (id, topic, msg_key, payload) VALUES ('b-{n}', 'order-created', 'user-{}-{run}', '{payload}')",
+                n % 5_000
+            ),
+            Self::HandMade(_) => format!(
+                "INSERT INTO article_outbox (id, topic, payload) VALUES ('b-{n}', 'order-created', '{payload}')"
+            ),
+        }
+    }
+}
+
 impl Target {
-    async fn begin(arguments: &Arguments, url: &str, times: &Arc<Times>) -> (Self, Child) {
+    async fn begin(arguments: &Arguments, relay: Relay, url: &str, times: &Arc<Times>) -> (Self, Child) {
         let wait = arguments.poll_busy_us;
         let Some(broker) = arguments.sink else {
             let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
@@ -151,7 +179,10 @@ impl Target {
         let topic = Topic::make(&namesrv).await;
         let readers = rocketmq::latency::read(&topic, times).await;
         let acks = std::env::temp_dir().join(format!("outhaul-bench-{}-acks", std::process::id()));
-        let relay = child::start_to_rocketmq(url, (&namesrv, &topic.prefix), &acks, wait);
+        let relay = match relay {
+            Relay::Outhaul => child::start_to_rocketmq(url, (&namesrv, &topic.prefix), &acks, wait),
+            Relay::HandMade(wait_us) => child::start_hand_made(url, (&namesrv, &topic.name), wait_us),
+        };
         (Self::RocketMq { topic, readers, acks }, relay)
     }
 
@@ -165,7 +196,7 @@ impl Target {
             Self::RocketMq { topic, mut readers, acks } => {
                 readers.shutdown().await;
                 topic.delete().await;
-                let text = std::fs::read_to_string(&acks).expect("the times of the acknowledgements");
+                let text = std::fs::read_to_string(&acks).ok()?;
                 let _ = std::fs::remove_file(&acks);
                 let lines = text.lines().filter_map(|line| line.split_once(' '));
                 let of: HashMap<usize, u64> =
@@ -177,11 +208,11 @@ impl Target {
     }
 }
 
-async fn measure(place: &Place, arguments: &Arguments, seconds: u64, run: u64) -> Figures {
+async fn measure(place: &Place, arguments: &Arguments, of: Relay, seconds: u64, run: u64) -> Figures {
     const WARM_S: u64 = 2;
     let rows = (arguments.rate * (seconds + WARM_S)) as usize;
     let times = Arc::new(Times::new(rows));
-    let (target, relay) = Target::begin(arguments, &place.url, &times).await;
+    let (target, relay) = Target::begin(arguments, of, &place.url, &times).await;
     let pid = relay.id().unwrap_or(0);
     // The relay owns its shards once the first row has arrived; that row is number 0.
     let port = raw::port(&place.url);
@@ -194,8 +225,7 @@ async fn measure(place: &Place, arguments: &Arguments, seconds: u64, run: u64) -
                 for n in (w as usize..times.committed.len()).step_by(WRITERS as usize) {
                     let due = begin + Duration::from_micros(n as u64 * 1_000_000 / rate);
                     tokio::time::sleep_until(due.into()).await;
-                    let payload = raw::payload(n, 300);
-                    raw.execute(&format!("INSERT INTO outbox (id, topic, msg_key, payload) VALUES ('b-{n}', 'order-created', 'user-{}-{run}', '{payload}')", n % 5_000)).await;
+                    raw.execute(&of.insert(n, run)).await;
                     times.committed[n].store(times.now(), Ordering::Relaxed);
                 }
             })
@@ -232,22 +262,22 @@ async fn measure(place: &Place, arguments: &Arguments, seconds: u64, run: u64) -
 fn print(name: &str, f: &Figures, base: Option<&Figures>) {
     let ratio = base.map_or(String::new(), |b| format!("  P99 ratio {:.2}", f.p99 as f64 / b.p99.max(1) as f64));
     println!(
-        "{name:<24} P50 {:>6.2} ms  P99 {:>6.2} ms  max {:>7.2} ms  {:>6.0}/s  relay CPU {:>4.1} %  RSS {:>5.1} MiB  database CPU {:>5.1} %{ratio}",
+        "{name:<24} P50 {:>6.2} ms  P99 {:>6.2} ms  max {:>7.2} ms  {:>6.0}/s  relay CPU {:>4.1} % = {:>3.0} us an event  RSS {:>5.1} MiB  database CPU {:>5.1} %{ratio}",
         f.p50 as f64 / 1e3,
         f.p99 as f64 / 1e3,
         f.max as f64 / 1e3,
         f.rate,
         f.relay_cpu,
+        f.relay_cpu * 1e4 / f.rate,
         f.rss_mib,
         f.database_cpu
     );
     if let Some((p50, p99)) = f.acknowledged {
         println!(
-            "{:<24} P50 {:>6.2} ms  P99 {:>6.2} ms  to the acknowledgement; relay CPU {:.0} us an event",
+            "{:<24} P50 {:>6.2} ms  P99 {:>6.2} ms  to the acknowledgement",
             "",
             p50 as f64 / 1e3,
-            p99 as f64 / 1e3,
-            f.relay_cpu * 1e4 / f.rate
+            p99 as f64 / 1e3
         );
     }
 }
@@ -266,8 +296,15 @@ pub async fn run(arguments: Arguments) {
         arguments.rate,
         arguments.seconds
     );
-    let base = measure(&place, &arguments, arguments.seconds, 0).await;
-    print("no history", &base, None);
+    let base = measure(&place, &arguments, Relay::Outhaul, arguments.seconds, 0).await;
+    print(if arguments.hand_made { "Outhaul" } else { "no history" }, &base, None);
+    if arguments.hand_made {
+        for wait_us in [200_000, 2_500] {
+            place.raw.execute(article_table(arguments.db)).await;
+            let f = measure(&place, &arguments, Relay::HandMade(wait_us), arguments.seconds, 3).await;
+            print(&format!("hand-made, every {} ms", wait_us as f64 / 1e3), &f, Some(&base));
+        }
+    }
     if arguments.history > 0 {
         raw::fill(place.raw.as_mut(), "outbox", "outhaul", arguments.history, 300).await;
         let relay = child::start(&place.url, None, 1, None);
@@ -275,14 +312,15 @@ pub async fn run(arguments: Arguments) {
             tokio::time::sleep(Duration::from_millis(500)).await;
         }
         child::stop(relay).await;
-        let f = measure(&place, &arguments, arguments.seconds, 1).await;
+        let f = measure(&place, &arguments, Relay::Outhaul, arguments.seconds, 1).await;
         print(&format!("{} logged", arguments.history), &f, Some(&base));
     }
     if arguments.held_snapshot {
         let mut holder = raw::connect(&place.url).await;
         holder.execute(raw::hold_snapshot(arguments.db)).await;
         holder.number("SELECT count(*) FROM outbox_log").await;
-        let f = measure(&place, &arguments, arguments.held_seconds.unwrap_or(arguments.seconds), 2).await;
+        let seconds = arguments.held_seconds.unwrap_or(arguments.seconds);
+        let f = measure(&place, &arguments, Relay::Outhaul, seconds, 2).await;
         print("snapshot held", &f, Some(&base));
         holder.execute("ROLLBACK").await;
     }

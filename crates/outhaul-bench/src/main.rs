@@ -57,6 +57,9 @@ enum What {
     /// Batch sends in a process of its own, for `drain --sink`.
     #[command(hide = true)]
     Sends(rocketmq::sends::Arguments),
+    /// A hand-made relay in a process of its own, for `latency --sink`.
+    #[command(hide = true)]
+    HandMade(rocketmq::hand_made::Arguments),
 }
 
 #[tokio::main(flavor = "multi_thread")]
@@ -73,5 +76,6 @@ async fn run(arguments: Arguments) {
         What::Footprint(a) => footprint::run(a).await,
         What::Child(a) => child::run(a).await,
         What::Sends(a) => rocketmq::sends::run(a).await,
+        What::HandMade(a) => rocketmq::hand_made::run(a).await,
     }
 }

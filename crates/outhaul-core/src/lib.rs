@@ -25,4 +25,5 @@ pub mod pipeline;
 pub mod receipt;
 pub mod route;
 pub mod runs;
+pub mod trouble;
 mod wire;

@@ -388,7 +388,7 @@ impl Engine {
                 self.log.event(&event);
             }
             Command::Stopped => self.stopped = true,
-            Command::LeaseRound { renew, release, acquire, draining, leave } => {
+            Command::LeaseRound { renew, release, acquire, draining, leave, troubles } => {
                 let round = LeaseRound {
                     owner: self.owner.clone(),
                     version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -398,6 +398,7 @@ impl Engine {
                     release,
                     acquire,
                     leave,
+                    troubles,
                 };
                 let call = async move { store.lease_round(&round).await };
                 self.call(Asking::Leases, LEASES, call, Input::Leases);

@@ -8,6 +8,7 @@ use outhaul_core::message::{Epoch, Message, Position, Row, Seq, ShardId};
 use outhaul_core::parked::ParkedEntry;
 use outhaul_core::receipt::ReceiptRow;
 use outhaul_core::runs::Run;
+use outhaul_core::trouble::Trouble;
 
 use crate::error::StoreError;
 use crate::options::{DatabaseKind, InitPlan, PayloadType};
@@ -158,6 +159,23 @@ pub struct LeaseRound {
     pub acquire: Vec<ShardId>,
     /// The process ends: remove its row from the instance table.
     pub leave: bool,
+    /// What keeps it from delivering, for [`Store::instances`].
+    pub troubles: Vec<Trouble>,
+}
+
+/// A relay process, as its last heartbeat shows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InstanceStatus {
+    /// Owner name of the process.
+    pub owner: String,
+    /// Program version.
+    pub version: String,
+    /// Whether it takes no more shards.
+    pub draining: bool,
+    /// Age of the heartbeat, milliseconds, database clock. One that ended without a word stays for a while.
+    pub heartbeat_ms: u64,
+    /// What keeps it from delivering.
+    pub troubles: Vec<Trouble>,
 }
 
 /// A new outbox row, as `outhaul enqueue` inserts it.
@@ -359,6 +377,12 @@ pub trait Store: Send + Sync + 'static {
     /// # Errors
     /// Any; nothing has changed.
     async fn status(&self) -> StoreResult<Vec<ShardStatus>>;
+
+    /// The relay processes that have said something lately, by owner name.
+    ///
+    /// # Errors
+    /// Any; nothing has changed.
+    async fn instances(&self) -> StoreResult<Vec<InstanceStatus>>;
 
     /// Where an id may be: hot rows, then every chunk whose filter says "perhaps" and whose time range overlaps
     /// `created_at_us` (microseconds since 1970-01-01 UTC), if given.

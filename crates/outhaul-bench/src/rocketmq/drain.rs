@@ -1,58 +1,10 @@
 //! `drain --sink rocketmq`: a full outbox into a topic, beside the parts that no relay can do without and its rivals.
 
-use rocketmq_remoting::client::{Producer, SendOptions};
-use rocketmq_remoting::message::{BatchBuilder, Message, MessageQueue};
-
+use super::hand_made::Sender;
 use super::sends::Sends;
 use super::{Broker, Topic, java, sends, sink};
 use crate::drain::{self, Arguments, Took, article_table, floor_tables, server_port, timed};
-use crate::raw::{self, PendingRow, Place};
-
-/// The hand-made relay's sender.
-struct Sender {
-    producer: Producer,
-    queues: Vec<MessageQueue>,
-    next: usize,
-}
-
-impl Sender {
-    async fn new(topic: &Topic) -> Self {
-        let producer = Producer::new(&topic.client, "outhaul-bench").expect("a producer");
-        Self { producer, queues: topic.queues().await, next: 0 }
-    }
-
-    fn queue(&mut self) -> MessageQueue {
-        self.next += 1;
-        self.queues[self.next % self.queues.len()].clone()
-    }
-
-    fn message(queue: &MessageQueue, row: &PendingRow) -> Message {
-        Message::new(queue.topic.as_str(), row.payload.clone())
-            .and_then(|m| m.with_unique_key(&row.id.replace('-', "").to_uppercase()))
-            .and_then(|m| m.with_keys([&row.id]))
-            .expect("a message")
-    }
-
-    /// One batch message for all rows.
-    async fn batch(&mut self, rows: &[PendingRow]) {
-        let queue = self.queue();
-        let mut batch = BatchBuilder::new(1 << 20);
-        for row in rows {
-            assert!(batch.push(&Self::message(&queue, row)).expect("a message"));
-        }
-        let batch = batch.finish().expect("a batch");
-        self.producer.send_batch(&queue, &batch, &SendOptions::default()).await.expect("an answer");
-    }
-
-    /// A send for each row, one after the other.
-    async fn each(&mut self, rows: &[PendingRow]) {
-        for row in rows {
-            let queue = self.queue();
-            let message = Self::message(&queue, row);
-            self.producer.send(&queue, &message, &SendOptions::default()).await.expect("an answer");
-        }
-    }
-}
+use crate::raw::{self, Place};
 
 /// Seconds of the clock; of CPU in this process, in the database server, and in the client's own process.
 struct Line {
@@ -103,7 +55,7 @@ async fn hand_made(place: &mut Place, arguments: &Arguments, namesrv: &str, each
     let topic = Topic::make(namesrv).await;
     place.raw.execute(article_table(arguments.db)).await;
     raw::fill(place.raw.as_mut(), "article_outbox", "article", arguments.rows, arguments.payload_bytes).await;
-    let mut sender = Sender::new(&topic).await;
+    let mut sender = Sender::new(&topic.client, topic.queues().await);
     let work = raw::article(
         place.raw.as_mut(),
         async |rows| {

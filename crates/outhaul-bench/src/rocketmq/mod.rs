@@ -1,6 +1,7 @@
 //! What the benches share about RocketMQ: brokers, topics, and messages of the same bytes as the sink's.
 
 pub mod drain;
+pub mod hand_made;
 pub mod java;
 pub mod latency;
 pub mod sends;

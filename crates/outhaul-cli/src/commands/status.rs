@@ -5,14 +5,15 @@ use std::sync::Arc;
 use outhaul_core::destination::NO_ROUTE;
 use outhaul_core::message::Position;
 use outhaul_core::receipt::{LaneReceipt, LaneState};
-use outhaul_store::{ShardStatus, Store, StoreError, StoreErrorKind};
+use outhaul_core::trouble::Trouble;
+use outhaul_store::{InstanceStatus, ShardStatus, Store, StoreError, StoreErrorKind};
 use serde::Serialize;
 
 use super::{chosen, of_outbox, open};
 use crate::arguments::Status;
 use crate::config::{Config, Outbox};
 use crate::failure::{Exit, Failure, Failures, Outcome};
-use crate::{config, measure, output};
+use crate::{config, measure, output, timestamp};
 
 /// The one mode that tables of this version have.
 const MODE: &str = "move";
@@ -27,6 +28,16 @@ struct OutboxReport {
     name: String,
     mode: String,
     shards: Vec<ShardReport>,
+    instances: Vec<InstanceReport>,
+}
+
+/// A relay process, as its last heartbeat shows it.
+#[derive(Debug, Serialize)]
+struct InstanceReport {
+    name: String,
+    version: String,
+    draining: bool,
+    heartbeat_ms: u64,
 }
 
 #[derive(Debug, Serialize)]
@@ -51,6 +62,8 @@ struct LaneReport {
     oldest_unsent_ms: Option<u64>,
     parked: ParkedReport,
     last_error: Option<String>,
+    /// Since when its owner does not get on with the destination.
+    down_since: Option<String>,
 }
 
 /// What a lane does, as far as the tables show.
@@ -61,6 +74,8 @@ enum LaneWord {
     Idle,
     /// There is something to deliver, and the shard has an owner.
     Delivering,
+    /// Its owner does not get on with the destination, or a part of it; tried again by itself.
+    Down,
     /// There is something to deliver, and the shard has no owner.
     Unowned,
     /// The configuration has the destination, no checkpoint has it yet.
@@ -78,7 +93,7 @@ struct ParkedReport {
     dead: u64,
 }
 
-/// Shows the outboxes; exit code 3 if a message is dead.
+/// Shows the outboxes; exit code 3 if a message is dead or a lane is down.
 ///
 /// # Errors
 /// A database's, or the configuration's.
@@ -105,7 +120,8 @@ pub async fn run(a: &Status, json: bool) -> Outcome {
         return Err(Failures(failures));
     }
     let lanes = report.outboxes.iter().flat_map(|o| &o.shards).flat_map(|s| &s.lanes);
-    Ok(if lanes.into_iter().any(|l| l.parked.dead > 0) { Exit::Attention } else { Exit::Fine })
+    let wants = |l: &LaneReport| l.parked.dead > 0 || l.state == LaneWord::Down;
+    Ok(if lanes.into_iter().any(wants) { Exit::Attention } else { Exit::Fine })
 }
 
 /// An outbox, and what is said of rows that no shard holds.
@@ -125,6 +141,11 @@ async fn read(config: &Config, outbox: &Outbox, store: &Arc<dyn Store>) -> Resul
         Err(e) if e.kind == StoreErrorKind::Permission => (MODE.to_owned(), None),
         Err(e) => return Err(e),
     };
+    let instances = match store.instances().await {
+        Ok(instances) => instances,
+        Err(e) if e.kind == StoreErrorKind::Permission => vec![],
+        Err(e) => return Err(e),
+    };
     let mut shards = vec![];
     for s in store.status().await? {
         let mut lanes = vec![];
@@ -133,6 +154,7 @@ async fn read(config: &Config, outbox: &Outbox, store: &Arc<dyn Store>) -> Resul
             lanes.push(lane(config, &s, state, level));
         }
         lanes.extend(lanes_without_state(config, &s));
+        tell_troubles(&s, &instances, &mut lanes);
         shards.push(ShardReport {
             shard: s.shard.0,
             owner: s.owner,
@@ -143,7 +165,29 @@ async fn read(config: &Config, outbox: &Outbox, store: &Arc<dyn Store>) -> Resul
             lanes,
         });
     }
-    Ok((OutboxReport { name: outbox.name.clone(), mode, shards }, stray))
+    let instances = instances
+        .into_iter()
+        .map(|i| InstanceReport {
+            name: i.owner,
+            version: i.version,
+            draining: i.draining,
+            heartbeat_ms: i.heartbeat_ms,
+        })
+        .collect();
+    Ok((OutboxReport { name: outbox.name.clone(), mode, shards, instances }, stray))
+}
+
+/// What the shard's owner says keeps it from delivering. One whose lease has run out is not asked any more.
+fn tell_troubles(s: &ShardStatus, instances: &[InstanceStatus], lanes: &mut [LaneReport]) {
+    let Some(owner) = s.owner.as_ref().and_then(|owner| instances.iter().find(|i| i.owner == *owner)) else { return };
+    for lane in lanes {
+        let of_lane = |t: &&Trouble| t.destination == lane.destination && t.shards.contains(&s.shard);
+        if let Some(trouble) = owner.troubles.iter().find(of_lane) {
+            lane.state = LaneWord::Down;
+            lane.down_since = Some(timestamp::format_us(trouble.since_us));
+            lane.last_error = Some(format!("{} {}", trouble.code, trouble.text));
+        }
+    }
 }
 
 /// The level of the lane's newest receipt: that of the newest row, or of the row that has the last settled position.
@@ -205,6 +249,7 @@ fn lane_of(s: &ShardStatus, destination: &str) -> LaneReport {
             .map(|(_, retrying, waiting, dead)| ParkedReport { retrying: *retrying, waiting: *waiting, dead: *dead })
             .unwrap_or_default(),
         last_error: s.last_errors.iter().find(|(name, _)| name == destination).map(|(_, text)| text.clone()),
+        down_since: None,
     }
 }
 
@@ -278,9 +323,9 @@ fn table(report: &Report) -> Vec<String> {
                     parked,
                 ];
                 rows.push(head.iter().cloned().chain(lane).collect());
-                notes.extend(
-                    l.last_error.as_ref().map(|e| format!("{} shard {} {}: {e}", o.name, s.shard, l.destination)),
-                );
+                let since = l.down_since.as_ref().map_or_else(String::new, |at| format!(" down since {at}"));
+                let note = |e| format!("{} shard {} {}{since}: {e}", o.name, s.shard, l.destination);
+                notes.extend(l.last_error.as_ref().map(note));
             }
         }
     }
@@ -372,9 +417,41 @@ mod tests {
             log_end: 10,
             lanes,
         }];
-        let text = table(&Report { outboxes: vec![OutboxReport { name: "main".into(), mode: "move".into(), shards }] });
+        let (name, mode) = ("main".into(), "move".into());
+        let text = table(&Report { outboxes: vec![OutboxReport { name, mode, shards, instances: vec![] }] });
         assert_eq!(text.len(), 6, "{text:#?}");
         assert!(text[1].contains("2 (1s)") && text[1].contains("1 retrying, 2 waiting, 0 dead"), "{text:#?}");
         assert_eq!(text[5], "main shard 0 a: no answer");
+    }
+
+    #[test]
+    fn an_owner_tells_what_is_down() {
+        let mut s = shard();
+        let mut lanes: Vec<LaneReport> =
+            s.lanes.lanes.iter().map(|(l, _)| lane(&config("[[outbox]]\nurl = \"x.db\"\n"), &s, l, None)).collect();
+        let trouble = Trouble {
+            destination: "gone".into(),
+            shards: vec![ShardId(0)],
+            since_us: 0,
+            code: "OUT-2201".into(),
+            text: "no route".into(),
+        };
+        let elsewhere = Trouble { destination: "a".into(), shards: vec![ShardId(1)], ..trouble.clone() };
+        let instance = InstanceStatus {
+            owner: "one".into(),
+            version: "1".into(),
+            draining: false,
+            heartbeat_ms: 10,
+            troubles: vec![elsewhere, trouble],
+        };
+        tell_troubles(&s, std::slice::from_ref(&instance), &mut lanes);
+        assert!(lanes.iter().all(|l| l.state != LaneWord::Down), "the shard has no owner");
+        s.owner = Some("one".into());
+        tell_troubles(&s, &[instance], &mut lanes);
+        let down: Vec<&str> =
+            lanes.iter().filter(|l| l.state == LaneWord::Down).map(|l| l.destination.as_str()).collect();
+        assert_eq!(down, ["gone"]);
+        assert_eq!(lanes[1].last_error.as_deref(), Some("OUT-2201 no route"));
+        assert_eq!(lanes[1].down_since.as_deref(), Some("1970-01-01T00:00:00.000000Z"));
     }
 }

@@ -40,7 +40,7 @@ async fn from_init_to_prune(flavour: Flavour) {
     let status = scene.run(&["status", "--db", db, "--json"]).await.expect(0).json();
     let shard = &status["outboxes"][0]["shards"][0];
     assert_eq!(keys(&status), ["outboxes"]);
-    assert_eq!(keys(&status["outboxes"][0]), names("name mode shards"));
+    assert_eq!(keys(&status["outboxes"][0]), names("name mode shards instances"));
     assert_eq!(keys(shard), names("shard owner epoch hot_rows oldest_hot_ms log_end lanes"));
     assert_eq!((&shard["hot_rows"], &shard["log_end"]), (&json!(1_200), &json!(0)));
 
@@ -65,7 +65,10 @@ async fn from_init_to_prune(flavour: Flavour) {
     let lane = &shard["lanes"][0];
     assert_eq!((&shard["hot_rows"], &shard["log_end"]), (&json!(0), &json!(1_200)));
     assert_eq!(shard["owner"], Value::Null, "the shard was released");
-    assert_eq!(keys(lane), names("destination kind state ack_level cursor lag oldest_unsent_ms parked last_error"));
+    assert_eq!(
+        keys(lane),
+        names("destination kind state ack_level cursor lag oldest_unsent_ms parked last_error down_since")
+    );
     assert_eq!(lane["parked"], json!({"retrying": 0, "waiting": 0, "dead": 0}));
     assert_eq!(
         (&lane["destination"], &lane["state"], &lane["cursor"]),

@@ -13,6 +13,7 @@ on_every_database!(
     a_second_signal_stops_at_once_and_loses_nothing,
     a_drain_has_a_limit,
     a_drain_names_what_the_database_said,
+    the_status_tells_what_is_down,
     an_inbox_gets_each_message_once,
 );
 
@@ -123,6 +124,36 @@ async fn a_drain_names_what_the_database_said(flavour: Flavour) {
     let ran = relay.end().await.expect(1);
     let last = ran.stderr.split("\nOUT-4005 ").last().unwrap();
     assert!(last.contains("; checkpoint: OUT-") && last.contains("see to what the database said"), "{}", ran.stderr);
+}
+
+/// The operator at night: a destination that is down is seen in the status, from any machine, and that it is up again.
+async fn the_status_tells_what_is_down(flavour: Flavour) {
+    let scene = Scene::ready(flavour).await;
+    let to = format!("inbox:{}", scene.folder.path("later/points.db").display());
+    let mut relay = scene.folder.start(&["relay", "--db", scene.url(), "--to", &to], &[]);
+    scene.database.execute("INSERT INTO outbox (topic, payload) VALUES ('t', '1')").await;
+    relay.says("destination is down").await;
+    let until = async |code: i32, state: &str| loop {
+        let ran = scene.run(&["status", "--db", scene.url(), "--json"]).await;
+        let outbox = ran.json()["outboxes"][0].clone();
+        let lane = outbox["shards"][0]["lanes"][0].clone();
+        if lane["state"] == state && lane["lag"] == u64::from(code == 3) {
+            assert_eq!(ran.code, code, "{}", ran.stdout);
+            assert_eq!(outbox["instances"].as_array().map(Vec::len), Some(1), "{outbox}");
+            return lane;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(100)).await; // The status is what is waited for.
+    };
+    let lane = tokio::time::timeout(crate::program::LIMIT, until(3, "down")).await.expect("it is seen to be down");
+    let said = lane["last_error"].as_str().unwrap_or_default();
+    assert!(said.starts_with("OUT-") && lane["down_since"].as_str().is_some_and(|at| at.ends_with('Z')), "{lane}");
+    let table = scene.run(&["status", "--db", scene.url()]).await.expect(3);
+    assert!(table.stdout.contains(" down since ") && table.stdout.contains(said), "{}", table.stdout);
+    std::fs::create_dir(scene.folder.path("later")).unwrap();
+    let lane = tokio::time::timeout(crate::program::LIMIT, until(0, "idle")).await.expect("it is seen to be up");
+    assert!(lane["down_since"].is_null() && lane["last_error"].is_null(), "{lane}");
+    relay.signal("TERM").await;
+    relay.end().await.expect(0);
 }
 
 async fn an_inbox_gets_each_message_once(flavour: Flavour) {

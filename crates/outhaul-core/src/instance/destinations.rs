@@ -8,6 +8,7 @@ use crate::config::{LaneLimits, Now};
 use crate::destination::DestinationIndex;
 use crate::message::{Epoch, Position, ShardId};
 use crate::receipt::{AckLevel, Reason};
+use crate::trouble::Trouble;
 
 /// The most acknowledgements whose proof is asked for at a time.
 const MOST_PROOFS: usize = 8_192;
@@ -20,8 +21,10 @@ pub(super) struct Target {
     state: State,
     /// Starts in a row that failed, or that did not last.
     failures: u32,
-    /// Whether the newest start failed.
+    /// Whether the newest start failed; and since when starts fail, microseconds of the wall clock, and why the newest
+    /// did.
     failing: bool,
+    trouble: Option<(i64, Reason)>,
     /// When the newest start was answered, microseconds of the monotonic clock.
     answered_at_us: u64,
     /// What its acknowledgements prove later.
@@ -115,6 +118,8 @@ impl Instance {
         };
         t.answered_at_us = now.mono_us;
         let failed_before = std::mem::replace(&mut t.failing, result.is_err());
+        let since_us = t.trouble.as_ref().map_or(now.wall_us, |(since_us, _)| *since_us);
+        t.trouble = result.as_ref().err().map(|reason| (since_us, reason.clone()));
         t.state = match result {
             Ok(ready) => {
                 t.proves_later = ready.proves_later;
@@ -140,6 +145,26 @@ impl Instance {
                 Err(reason) => lane.on_not_started(reason),
             }
         }
+    }
+
+    /// What keeps it from delivering: one for each destination that it does not get on with.
+    pub fn troubles(&self) -> Vec<Trouble> {
+        let of = |index: DestinationIndex, name: &String| {
+            let whole = self.targets.get(usize::from(index.0)).and_then(|t| t.trouble.as_ref());
+            let lanes =
+                || self.pipelines().filter_map(move |(shard, p)| Some((shard, p.lanes().get(usize::from(index.0))?)));
+            let (shards, since_us, reason) = match whole {
+                Some((since_us, reason)) => (lanes().map(|(shard, _)| shard).collect(), *since_us, reason),
+                None => {
+                    let held = || lanes().filter_map(|(shard, lane)| Some((shard, lane.trouble()?)));
+                    let (_, (since_us, reason)) = held().min_by_key(|(_, (since_us, _))| *since_us)?;
+                    (held().map(|(shard, _)| shard).collect(), since_us, reason)
+                }
+            };
+            let (code, text) = (reason.code.to_owned(), reason.text.clone());
+            Some(Trouble { destination: name.clone(), shards, since_us, code, text })
+        };
+        self.config.indexes().zip(self.names.iter()).filter_map(|(index, name)| of(index, name)).collect()
     }
 
     pub(super) fn drive_destinations(&mut self, now: Now) {

@@ -12,6 +12,7 @@ use crate::message::{Epoch, Message, Position, Row, Seq, ShardId};
 use crate::parked::ParkedEntry;
 use crate::receipt::{AckLevel, Outcome, Reason, Receipt, ReceiptRow};
 use crate::runs::Run;
+use crate::trouble::Trouble;
 
 /// What an owner needs to go on where the last one stopped.
 #[derive(Clone, Debug, Default)]
@@ -192,6 +193,8 @@ pub enum Command {
         draining: bool,
         /// The last round: leave the list of instances.
         leave: bool,
+        /// What keeps this instance from delivering, for the heartbeat to tell.
+        troubles: Vec<Trouble>,
     },
     /// Read what a shard's owner needs.
     Recover {

@@ -143,6 +143,7 @@ impl Instance {
             acquire: plan.acquire,
             draining: self.mode != Mode::Running,
             leave,
+            troubles: self.troubles(),
         });
     }
 

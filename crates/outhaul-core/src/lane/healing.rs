@@ -48,6 +48,8 @@ pub(super) struct Healing {
     /// A batch from before that start has brought acknowledgements meanwhile: they were not compared.
     late: bool,
     failures: u32,
+    /// Since when it cannot be found out or is refused, microseconds of the wall clock.
+    failing_since_us: i64,
     retry_at_us: u64,
     /// The start after which it had forgotten more than is repaired without being asked.
     refused: Option<u64>,
@@ -70,6 +72,14 @@ impl Lane {
     /// Whether the lane may send after this start of its destination.
     pub(super) fn is_verified(&self, start: Option<u64>) -> bool {
         start.is_some_and(|n| n == self.healing.verified || (n > 0 && self.faults.has(Fault::SentUnverified)))
+    }
+
+    /// Since when it cannot be found out what the destination remembers, or is more than is repaired without being asked:
+    /// microseconds of the wall clock.
+    pub(super) fn unverified_since_us(&self) -> Option<i64> {
+        let h = &self.healing;
+        let failing = h.failures > 0 || h.refused.is_some_and(|start| start == self.newest_start);
+        failing.then_some(h.failing_since_us)
     }
 
     /// Whether it has to be found out now what the destination remembers.
@@ -134,6 +144,7 @@ impl Lane {
             Err(reason) => {
                 self.healing.failures += 1;
                 if self.healing.failures == 1 {
+                    self.healing.failing_since_us = now.wall_us;
                     events.push(Event::NotVerified { shard, destination, reason: reason.clone() });
                 }
                 let wait = jitter.backoff_ms(self.healing.failures, self.config.limits.breaker_backoff_ms);
@@ -146,6 +157,7 @@ impl Lane {
         let limit = self.config.limits.max_forgotten;
         if found.forgotten.len() as u64 > limit {
             self.healing.refused = Some(start);
+            self.healing.failing_since_us = now.wall_us;
             let text = format!("the destination does not have more than {limit} of the messages that it acknowledged");
             self.last_error = Some(Reason::new("OUT-4016", text));
             events.push(Event::ForgottenTooMany { shard, destination, limit });

@@ -86,6 +86,8 @@ pub struct Lane {
     /// Cursor as the last committed checkpoint stored it. None: the lane is new, and nothing may be sent before it is.
     stored_cursor: Option<Position>,
     last_error: Option<Reason>,
+    /// Since when a slot is down, microseconds of the wall clock.
+    down_since_us: i64,
     counts: ParkedCounts,
     faults: Faults,
 }
@@ -179,6 +181,7 @@ impl Lane {
             changed_at_us: None,
             stored_cursor: stored.map(|s| s.cursor),
             last_error: None,
+            down_since_us: 0,
             counts: ParkedCounts::default(),
             faults,
             config,
@@ -328,6 +331,13 @@ impl Lane {
         self.settle(position, now);
     }
 
+    /// Since when it does not get on with its destination, in whole or in part, and why: wall clock, microseconds.
+    pub(crate) fn trouble(&self) -> Option<(i64, &Reason)> {
+        let down = (self.slots_down > 0).then_some(self.down_since_us);
+        let since = down.into_iter().chain(self.unverified_since_us()).min()?;
+        Some((since, self.last_error.as_ref()?))
+    }
+
     /// The destination was started.
     pub(crate) fn on_started(&mut self, start: u64, unchanged: bool) {
         let before = std::mem::replace(&mut self.newest_start, start);
@@ -401,6 +411,7 @@ impl Lane {
             if slot.breaker.fail(now, &self.config.limits, jitter) {
                 self.slots_down += 1;
                 if self.slots_down == 1 {
+                    self.down_since_us = now.wall_us;
                     events.push(Event::DestinationDown { shard: self.shard, destination: self.index, reason });
                 }
             }

@@ -154,6 +154,7 @@ fn more_than_the_limit_stops_the_lane_and_nothing_else() {
     let view = view(&bench);
     assert_eq!((view.cursor, view.verified, bench.starts), (Position(8), false, 2));
     assert_eq!(view.last_error.unwrap().code, "OUT-4016");
+    assert_eq!(bench.instance.troubles()[0].code, "OUT-4016");
 }
 
 #[test]
@@ -165,12 +166,16 @@ fn a_destination_that_cannot_be_started_is_asked_less_and_less_often() {
     bench.pass_ms(60_000);
     assert!((9..=20).contains(&bench.starts), "{} starts within a minute", bench.starts);
     assert!(bench.sends.is_empty() && view(&bench).last_error.is_some());
+    let since = bench.instance.troubles()[0].since_us;
+    bench.pass_ms(20_000);
+    assert_eq!(bench.instance.troubles()[0].since_us, since, "since the first failure");
     bench.start_fails = false;
     let sent = bench.answer_slots(11_000, &[0], &delivered());
     assert_eq!(sent, ["m1", "m2", "m3"]);
     let told = |e: &&Event| matches!(e, Event::NotStarted { .. } | Event::Started { .. });
     assert_eq!(bench.events.iter().filter(told).count(), 2, "down once, up once");
     assert_eq!(view(&bench).last_error, None);
+    assert_eq!(bench.instance.troubles(), []);
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use outhaul_core::config::LaneLimits;
 use outhaul_core::instance::Event;
 use outhaul_core::lane::{ParkedCounts, Slotting};
-use outhaul_core::message::{Defect, Position, Row};
+use outhaul_core::message::{Defect, Position, Row, ShardId};
 use outhaul_core::receipt::{Outcome, Reason};
 
 use super::bench::{Bench, delivered, down, rejected, retry, row};
@@ -60,6 +60,7 @@ fn s6_an_open_breaker_probes_with_a_parked_message_if_there_is_nothing_else() {
         bench.answer_send(vec![answer]);
     }
     assert!(bench.events.iter().any(|e| matches!(e, Event::DestinationUp { .. })));
+    assert_eq!(bench.instance.troubles(), []);
     assert_eq!(bench.instance.view()[0].lanes[0].parked.retrying, 0);
 }
 
@@ -119,6 +120,9 @@ fn l3_a_slot_that_is_down_or_silent_leaves_the_others_alone() {
         assert!((10..=25 * 10).contains(&tried), "{tried} messages in probes of ten");
         let downs = bench.events.iter().filter(|e| matches!(e, Event::DestinationDown { .. })).count();
         assert_eq!(downs, 1);
+        let troubles = bench.instance.troubles();
+        let told = troubles.iter().map(|t| (t.shards.as_slice(), t.code.as_str())).collect::<Vec<_>>();
+        assert_eq!(told, [(&[ShardId(0)][..], view(&bench).last_error.unwrap().code)]);
         let there = bench.answer_slots(3_000, &[0, 1], &delivered());
         assert!(
             there

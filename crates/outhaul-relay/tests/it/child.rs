@@ -101,8 +101,26 @@ impl RelayProcess {
         assert!(Command::new("kill").args([signal, &pid]).status().await.unwrap().success());
     }
 
+    /// A process that has only just begun would die of SIGTERM as of any other signal.
+    async fn handles_sigterm(&self) {
+        const SIGTERM: u64 = 1 << 14;
+        let status = format!("/proc/{}/status", self.child.id().expect("a running process"));
+        let handled = async {
+            loop {
+                let text = std::fs::read_to_string(&status).unwrap_or_default();
+                let mask = text.lines().find_map(|line| line.strip_prefix("SigCgt:"));
+                if mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).is_some_and(|m| m & SIGTERM != 0) {
+                    return;
+                }
+                tokio::time::sleep(Duration::from_millis(10)).await; // There is no signal for it.
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(30), handled).await.expect("the relay comes to handle SIGTERM");
+    }
+
     /// SIGTERM; the process must end by itself, with success.
     pub async fn terminate(&mut self) {
+        self.handles_sigterm().await;
         self.signal("-TERM").await;
         let status = tokio::time::timeout(Duration::from_secs(30), self.child.wait()).await;
         let status = status.expect("the relay must drain within its limit").unwrap();

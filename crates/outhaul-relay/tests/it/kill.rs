@@ -11,6 +11,9 @@ use crate::writers::{Dice, Writers};
 
 const ROWS: usize = 118_402;
 
+/// From one kill to the next, the look at what is settled included.
+const A_KILL_MS: u64 = 1_800;
+
 fn kills() -> u64 {
     if servers::soak() { 100 } else { 20 }
 }
@@ -22,17 +25,22 @@ async fn killed_relays(flavour: Flavour) {
     let seed = 7 + flavour as u64;
     let mut dice = Dice(seed);
     let kills = kills();
-    let mut writers = Writers::start(flavour, &database.url, 8, ROWS, ROWS as u64 / kills, seed);
+    let rows_per_s = ROWS as u64 * 1_000 / (kills * A_KILL_MS);
+    let mut writers = Writers::start(flavour, &database.url, 8, ROWS, rows_per_s, seed);
     let mut relays = [scene.relay(), scene.relay()];
+    let mut under_load = 0;
     for n in 0..kills {
         tokio::time::sleep(Duration::from_millis(400 + dice.roll(1_800))).await; // A random moment is the point.
         let victim = dice.roll(2) as usize;
         relays[victim].kill9().await;
+        under_load += u64::from(writers.write());
         let open = scene.fault_happened().await;
         println!("kill {n}: {} committed, {} arrived, {open} open", writers.committed(), scene.collector.distinct());
         relays[victim] = scene.relay();
     }
-    scene.settle(&mut writers, &mut relays, &format!("{} kills, {}", kills, flavour.name())).await;
+    let title = format!("{kills} kills, {under_load} of them while rows came, {}", flavour.name());
+    scene.settle(&mut writers, &mut relays, &title).await;
+    assert!(under_load * 10 >= kills * 7, "{title}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

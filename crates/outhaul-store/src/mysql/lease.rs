@@ -2,13 +2,14 @@
 
 use outhaul_core::lease::{InstanceRow, LeaseReport, LeaseRow};
 use outhaul_core::message::{Epoch, ShardId};
+use outhaul_core::trouble;
 
 use super::MySqlStore;
 use super::link::{Answer, Link};
 use super::refusal::Failure;
 use super::statement::Statement;
 use super::values::{NOW, hex, literal, number, quoted, text, text_opt};
-use crate::store::{LeaseRound, StoreResult};
+use crate::store::{InstanceStatus, LeaseRound, StoreResult};
 
 /// The largest time to live that the server's arithmetic is asked for, milliseconds.
 const TTL_MAX_MS: u64 = 1 << 40;
@@ -25,6 +26,27 @@ impl MySqlStore {
         held.give_back(result)
     }
 
+    pub(super) async fn instance_statuses(&self) -> StoreResult<Vec<InstanceStatus>> {
+        let sql = format!(
+            "SELECT owner, version, draining, GREATEST(TIMESTAMPDIFF(MICROSECOND, heartbeat, {NOW}), 0) DIV 1000, troubles \
+             FROM {} ORDER BY owner",
+            quoted(&self.options.table("outbox_instance"))
+        );
+        let mut held = self.other.take(&self.dialer).await?;
+        let result = held.link.run(&[Statement::new(sql)]).await;
+        let rows = held.give_back(result)?.into_iter().flat_map(|answer| answer.rows);
+        rows.map(|mut row| {
+            Ok(InstanceStatus {
+                owner: text(&mut row, 0)?,
+                version: text(&mut row, 1)?,
+                draining: number::<u8>(&row, 2)? == 1,
+                heartbeat_ms: number(&row, 3)?,
+                troubles: trouble::decode(&text_opt(&mut row, 4)?.unwrap_or_default()),
+            })
+        })
+        .collect()
+    }
+
     async fn round_on(&self, link: &mut Link, round: &LeaseRound) -> Result<LeaseReport, Failure> {
         let t = |name: &str| quoted(&self.options.table(name));
         let (lease, instance) = (t("outbox_lease"), t("outbox_instance"));
@@ -37,9 +59,14 @@ impl MySqlStore {
             format!("DELETE FROM {instance} WHERE owner = {owner}")
         } else {
             let (version, draining) = (literal(&version), u8::from(round.draining));
+            let troubles = match round.troubles.as_slice() {
+                [] => "NULL".to_owned(),
+                some => literal(&trouble::encode(some)),
+            };
             format!(
-                "INSERT INTO {instance} (owner, version, draining, heartbeat) VALUES ({owner}, {version}, {draining}, {NOW}) \
-                 ON DUPLICATE KEY UPDATE version = {version}, draining = {draining}, heartbeat = {NOW}"
+                "INSERT INTO {instance} (owner, version, draining, heartbeat, troubles) \
+                 VALUES ({owner}, {version}, {draining}, {NOW}, {troubles}) \
+                 ON DUPLICATE KEY UPDATE version = {version}, draining = {draining}, heartbeat = {NOW}, troubles = {troubles}"
             )
         }];
         let change = |to: &str, of: &[(ShardId, Epoch)]| {

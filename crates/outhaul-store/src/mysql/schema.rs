@@ -162,6 +162,7 @@ pub(super) fn relay_tables(options: &StoreOptions) -> Vec<Table> {
                 ("version", "VARCHAR(64) NOT NULL"),
                 ("draining", "BOOLEAN NOT NULL"),
                 ("heartbeat", "DATETIME(6) NOT NULL"),
+                ("troubles", "MEDIUMTEXT NULL"),
             ],
             "PRIMARY KEY (owner)",
         ),

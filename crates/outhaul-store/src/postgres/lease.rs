@@ -2,12 +2,13 @@
 
 use outhaul_core::lease::{InstanceRow, LeaseReport, LeaseRow};
 use outhaul_core::message::{Epoch, ShardId};
+use outhaul_core::trouble;
 use tokio_postgres::types::Type;
 
 use super::PostgresStore;
 use super::link::{Statement, get};
 use super::values::{clean, quoted, signed, small, unsigned};
-use crate::store::{LeaseRound, StoreResult};
+use crate::store::{InstanceStatus, LeaseRound, StoreResult};
 
 impl PostgresStore {
     /// Heartbeat and changes in one transaction, in one round trip after its BEGIN; then a look in the same one.
@@ -19,8 +20,9 @@ impl PostgresStore {
         let (lease, instance) = (t("outbox_lease"), t("outbox_instance"));
         let later = "clock_timestamp() + $3 * interval '1 millisecond'";
         let beat = format!(
-            "INSERT INTO {instance} (owner, version, draining, heartbeat) VALUES ($1, $2, $3, clock_timestamp()) \
-             ON CONFLICT (owner) DO UPDATE SET version = EXCLUDED.version, draining = EXCLUDED.draining, heartbeat = EXCLUDED.heartbeat"
+            "INSERT INTO {instance} (owner, version, draining, heartbeat, troubles) VALUES ($1, $2, $3, clock_timestamp(), $4) \
+             ON CONFLICT (owner) DO UPDATE SET version = EXCLUDED.version, draining = EXCLUDED.draining, \
+             heartbeat = EXCLUDED.heartbeat, troubles = EXCLUDED.troubles"
         );
         let leave = format!("DELETE FROM {instance} WHERE owner = $1");
         let renew = format!(
@@ -45,6 +47,7 @@ impl PostgresStore {
 
         let owner = clean(&round.owner);
         let version = clean(&round.version);
+        let troubles = trouble::encode(&round.troubles);
         let ttl_ms = f64::from(u32::try_from(round.ttl_ms).unwrap_or(u32::MAX));
         let pairs = |of: &[(ShardId, Epoch)]| -> (Vec<i16>, Vec<i64>) {
             let mut of = of.to_vec();
@@ -58,7 +61,11 @@ impl PostgresStore {
         let mut statements = vec![if round.leave {
             Statement::new(&leave).with(&owner, Type::TEXT)
         } else {
-            Statement::new(&beat).with(&owner, Type::TEXT).with(&version, Type::TEXT).with(&round.draining, Type::BOOL)
+            Statement::new(&beat)
+                .with(&owner, Type::TEXT)
+                .with(&version, Type::TEXT)
+                .with(&round.draining, Type::BOOL)
+                .with(&troubles, Type::TEXT)
         }];
         if !renewed.is_empty() {
             statements.push(
@@ -106,5 +113,26 @@ impl PostgresStore {
             report.instances.push(InstanceRow { owner: get(row, 0)?, draining: get(row, 1)? });
         }
         Ok(report)
+    }
+
+    pub(super) async fn instance_statuses(&self) -> StoreResult<Vec<InstanceStatus>> {
+        let sql = format!(
+            "SELECT owner, version, draining, \
+               greatest(extract(epoch FROM clock_timestamp() - heartbeat) * 1000, 0)::bigint, troubles FROM {} ORDER BY owner",
+            quoted(&self.options.table("outbox_instance"))
+        );
+        let held = self.other.take(&self.dialer).await?;
+        let answers = held.link.read(&self.dialer.begin_read, &[Statement::new(&sql)]).await;
+        let answers = held.give_back(answers)?;
+        let status = |row: &tokio_postgres::Row| {
+            Ok(InstanceStatus {
+                owner: get(row, 0)?,
+                version: get(row, 1)?,
+                draining: get(row, 2)?,
+                heartbeat_ms: unsigned(get(row, 3)?),
+                troubles: trouble::decode(&get::<String>(row, 4)?),
+            })
+        };
+        answers.iter().flatten().map(status).collect()
     }
 }

@@ -38,8 +38,8 @@ use self::resolved::Marks;
 use crate::error::StoreError;
 use crate::options::{DatabaseKind, InitPlan, StoreOptions};
 use crate::store::{
-    Found, LeaseRound, NewRow, NumberedReceipts, PruneRequest, Pruned, ReadRequest, ReadRows, Recovery, SchemaInfo,
-    ShardStatus, Store, StoreResult, StoredChunk, StoredParked,
+    Found, InstanceStatus, LeaseRound, NewRow, NumberedReceipts, PruneRequest, Pruned, ReadRequest, ReadRows, Recovery,
+    SchemaInfo, ShardStatus, Store, StoreResult, StoredChunk, StoredParked,
 };
 
 /// A store in PostgreSQL.
@@ -157,6 +157,10 @@ impl Store for PostgresStore {
 
     async fn status(&self) -> StoreResult<Vec<ShardStatus>> {
         self.shard_statuses().await.map_err(|e| e.while_doing("reading the status"))
+    }
+
+    async fn instances(&self) -> StoreResult<Vec<InstanceStatus>> {
+        self.instance_statuses().await.map_err(|e| e.while_doing("reading the instances"))
     }
 
     async fn find(&self, id: &str, created_at_us: Option<(i64, i64)>) -> StoreResult<Vec<Found>> {

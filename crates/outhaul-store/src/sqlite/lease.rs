@@ -2,12 +2,13 @@
 
 use outhaul_core::lease::{InstanceRow, LeaseReport, LeaseRow};
 use outhaul_core::message::{Epoch, ShardId};
+use outhaul_core::trouble;
 use rusqlite::{Transaction, params};
 
 use super::names::{NOW_US, Names};
 use super::refusal::refusal;
 use super::{signed, unsigned};
-use crate::store::{LeaseRound, StoreResult};
+use crate::store::{InstanceStatus, LeaseRound, StoreResult};
 
 /// Heartbeats older than this many times to live are removed: their processes have left without a word.
 const FORGOTTEN_TTLS: i64 = 100;
@@ -44,16 +45,35 @@ fn heartbeat(tx: &Transaction<'_>, names: &Names, round: &LeaseRound, ttl_us: i6
         tx.prepare_cached(&sql).and_then(|mut s| s.execute([&round.owner])).map_err(refusal)?;
     } else {
         let sql = format!(
-            "INSERT INTO {table} (owner, version, draining, heartbeat) VALUES (?, ?, ?, {NOW_US}) ON CONFLICT (owner) DO \
-             UPDATE SET version = excluded.version, draining = excluded.draining, heartbeat = excluded.heartbeat"
+            "INSERT INTO {table} (owner, version, draining, heartbeat, troubles) VALUES (?, ?, ?, {NOW_US}, ?) ON CONFLICT (owner) DO \
+             UPDATE SET version = excluded.version, draining = excluded.draining, heartbeat = excluded.heartbeat, \
+             troubles = excluded.troubles"
         );
-        let values = params![round.owner, round.version, round.draining];
+        let values = params![round.owner, round.version, round.draining, trouble::encode(&round.troubles)];
         tx.prepare_cached(&sql).and_then(|mut s| s.execute(values)).map_err(refusal)?;
     }
     let sql = format!("DELETE FROM {table} WHERE heartbeat < {NOW_US} - ?");
     let forgotten_us = ttl_us.saturating_mul(FORGOTTEN_TTLS);
     tx.prepare_cached(&sql).and_then(|mut s| s.execute([forgotten_us])).map_err(refusal)?;
     Ok(())
+}
+
+pub(super) fn instances(tx: &Transaction<'_>, names: &Names) -> StoreResult<Vec<InstanceStatus>> {
+    let sql = format!(
+        "SELECT owner, version, draining, max({NOW_US} - heartbeat, 0), troubles FROM {} ORDER BY owner",
+        names.instance
+    );
+    let mut statement = tx.prepare_cached(&sql).map_err(refusal)?;
+    let rows = statement.query_map([], |row| {
+        Ok(InstanceStatus {
+            owner: row.get(0)?,
+            version: row.get(1)?,
+            draining: row.get(2)?,
+            heartbeat_ms: unsigned(row.get(3)?) / 1_000,
+            troubles: trouble::decode(&row.get::<_, String>(4)?),
+        })
+    });
+    rows.and_then(Iterator::collect).map_err(refusal)
 }
 
 fn report(tx: &Transaction<'_>, names: &Names, ttl_us: i64) -> StoreResult<LeaseReport> {

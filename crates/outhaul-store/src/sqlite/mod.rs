@@ -34,8 +34,8 @@ use session::{Access, Session};
 use crate::error::{StoreError, StoreErrorKind};
 use crate::options::{DatabaseKind, InitPlan, StoreOptions};
 use crate::store::{
-    Found, LeaseRound, NewRow, NumberedReceipts, PruneRequest, Pruned, ReadPurpose, ReadRequest, ReadRows, Recovery,
-    SchemaInfo, ShardStatus, Store, StoreResult, StoredChunk, StoredParked, behind_page,
+    Found, InstanceStatus, LeaseRound, NewRow, NumberedReceipts, PruneRequest, Pruned, ReadPurpose, ReadRequest,
+    ReadRows, Recovery, SchemaInfo, ShardStatus, Store, StoreResult, StoredChunk, StoredParked, behind_page,
 };
 
 /// The one shard that there is.
@@ -213,6 +213,11 @@ impl Store for SqliteStore {
     async fn status(&self) -> StoreResult<Vec<ShardStatus>> {
         let names = Arc::clone(&self.names);
         self.rest.read(move |tx| log::status(tx, &names)).await
+    }
+
+    async fn instances(&self) -> StoreResult<Vec<InstanceStatus>> {
+        let names = Arc::clone(&self.names);
+        self.rest.read(move |tx| lease::instances(tx, &names)).await
     }
 
     async fn find(&self, id: &str, created_at_us: Option<(i64, i64)>) -> StoreResult<Vec<Found>> {

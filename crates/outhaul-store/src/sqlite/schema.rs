@@ -146,6 +146,7 @@ fn tables(names: &Names, plan: &InitPlan) -> Vec<Table> {
                 "version TEXT NOT NULL",
                 "draining INTEGER NOT NULL",
                 "heartbeat INTEGER NOT NULL",
+                "troubles TEXT NOT NULL DEFAULT ''",
             ],
             "",
         ),

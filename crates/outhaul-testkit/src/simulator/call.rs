@@ -62,7 +62,7 @@ impl Call {
     /// The call that a command asks for, if it is one.
     pub(super) fn of(command: &Command, owner: &str) -> Option<Self> {
         Some(match command {
-            Command::LeaseRound { renew, release, acquire, draining, leave } => Self::Round(Round {
+            Command::LeaseRound { renew, release, acquire, draining, leave, .. } => Self::Round(Round {
                 owner: owner.to_owned(),
                 draining: *draining,
                 renew: renew.clone(),

@@ -268,6 +268,7 @@ impl Fixture {
             release: vec![],
             acquire: vec![],
             leave: false,
+            troubles: vec![],
         }
     }
 

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use outhaul_core::lease::{InstanceRow, LeaseReport, LeaseRow};
 use outhaul_core::message::{Epoch, ShardId};
+use outhaul_core::trouble::Trouble;
 use outhaul_store::LeaseRound;
 
 use super::fixture::{Fixture, until};
@@ -126,6 +127,31 @@ pub async fn instances_come_and_go(flavour: Flavour) {
     look(&f, "three").await;
     let quick = || LeaseRound { ttl_ms: 1, ..f.round("one") };
     until("three is forgotten", async || run(&f, quick()).await.instances.iter().all(|i| i.owner != "three")).await;
+}
+
+/// What keeps an instance from delivering is shown with its last heartbeat, as long as it is so.
+pub async fn instances_tell_their_troubles(flavour: Flavour) {
+    let f = Fixture::new(flavour).await;
+    let trouble = Trouble {
+        destination: "mq".into(),
+        shards: vec![ShardId(0)],
+        since_us: 1_796_000_000_000_000,
+        code: "OUT-2201".into(),
+        text: "no route to 'a\\b' \u{1f4a5}".into(),
+    };
+    let troubles = vec![trouble.clone(), Trouble { destination: "points".into(), ..trouble }];
+    run(&f, LeaseRound { draining: true, version: "1.2.3".into(), ..f.round("two") }).await;
+    run(&f, LeaseRound { troubles: troubles.clone(), ..f.round("one") }).await;
+    let seen = f.store.instances().await.expect("the instances");
+    assert_eq!(seen.iter().map(|i| i.owner.as_str()).collect::<Vec<_>>(), ["one", "two"]);
+    assert_eq!((&seen[0].troubles, seen[0].draining), (&troubles, false));
+    assert_eq!((seen[1].troubles.len(), seen[1].draining, seen[1].version.as_str()), (0, true, "1.2.3"));
+    assert!(seen.iter().all(|i| i.heartbeat_ms < 60_000), "{seen:?}");
+    look(&f, "one").await;
+    let seen = f.store.instances().await.expect("the instances");
+    assert_eq!(seen[0].troubles, []);
+    until("the heartbeat is older", async || f.store.instances().await.expect("the instances")[1].heartbeat_ms > 20)
+        .await;
 }
 
 /// Of many that ask at the same moment, one gets each shard.

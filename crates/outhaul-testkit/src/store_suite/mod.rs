@@ -144,6 +144,7 @@ cases! { $
         only_the_owner_releases
         a_round_has_several_parts
         instances_come_and_go
+        instances_tell_their_troubles
         many_ask_at_once
     }
     maintain {
