@@ -69,7 +69,8 @@ mod tests {
             code: "OUT-2201".into(),
             text: "broker \"a\"\nis not there".into(),
         };
-        assert_eq!(decode(&encode(std::slice::from_ref(&trouble))), [trouble.clone()]);
+        let one = vec![trouble.clone()];
+        assert_eq!(decode(&encode(&one)), one);
         assert_eq!(encode(&[]), "");
         assert_eq!(decode(""), []);
         assert_eq!(decode("[{\"destination\":1},{}]"), []);
