@@ -159,6 +159,14 @@ impl Sink for Noting {
         self.inner.slotting()
     }
 
+    fn recall(&self, memory: &str) {
+        self.inner.recall(memory);
+    }
+
+    fn memory(&self) -> Option<(u64, String)> {
+        self.inner.memory()
+    }
+
     async fn start(&self) -> Result<SinkInfo, SinkError> {
         self.inner.start().await
     }

@@ -66,7 +66,7 @@ mod tests {
             destination: "mq".into(),
             shards: vec![ShardId(0), ShardId(7)],
             since_us: 1_796_000_000_000_000,
-            code: "OUT-2201".into(),
+            code: "OUT-2030".into(),
             text: "broker \"a\"\nis not there".into(),
         };
         let one = vec![trouble.clone()];

@@ -8,6 +8,7 @@ use outhaul_core::config::LaneLimits;
 use outhaul_core::instance::Ready;
 use outhaul_core::lane::SendBatch;
 use outhaul_sink::{AckLevel, Outcome, Reason, Receipt, Sink, SinkInfo};
+use outhaul_store::Store;
 use tokio::time::Instant;
 
 use crate::repeats::Repeats;
@@ -53,10 +54,19 @@ pub(crate) struct Runner {
     forgotten: AtomicU64,
     /// Messages that were not delivered, by code.
     failures: Mutex<Repeats<&'static str>>,
+    store: Arc<dyn Store>,
+    memory: tokio::sync::Mutex<Memory>,
+}
+
+/// What the sink wants the next process to know, as far as the database has it.
+#[derive(Debug, Default)]
+struct Memory {
+    recalled: bool,
+    kept: Option<u64>,
 }
 
 impl Runner {
-    pub(crate) fn new(destination: &Destination) -> Self {
+    pub(crate) fn new(destination: &Destination, store: Arc<dyn Store>) -> Self {
         Self {
             name: destination.name.clone(),
             sink: destination.sink.clone(),
@@ -68,6 +78,8 @@ impl Runner {
             failed: AtomicU64::new(0),
             forgotten: AtomicU64::new(0),
             failures: Mutex::default(),
+            store,
+            memory: tokio::sync::Mutex::default(),
         }
     }
 
@@ -116,8 +128,45 @@ impl Runner {
         }
     }
 
+    /// Tells the sink what earlier processes have kept for it. Without that it is not started.
+    async fn recall(&self) -> Result<(), Reason> {
+        let mut memory = self.memory.lock().await;
+        if !memory.recalled {
+            let kept = self.store.memory(&self.name).await.map_err(|e| Reason::new(e.kind.code(), e.message))?;
+            if let Some(text) = kept {
+                self.sink.recall(&text);
+            }
+            memory.recalled = true;
+        }
+        Ok(())
+    }
+
+    /// Keeps what the sink has learnt since. Another process may have kept something too: both are joined.
+    pub(crate) async fn keep_memory(&self) {
+        let mut memory = self.memory.lock().await;
+        let news = |memory: &Memory| self.sink.memory().filter(|(version, _)| memory.kept != Some(*version));
+        if news(&memory).is_none() {
+            return;
+        }
+        let joined = async {
+            if let Some(text) = self.store.memory(&self.name).await? {
+                self.sink.recall(&text);
+            }
+            let Some((version, text)) = news(&memory) else { return Ok(memory.kept) };
+            self.store.keep_memory(&self.name, &text).await.map(|()| Some(version))
+        };
+        match joined.await {
+            Ok(kept) => memory.kept = kept,
+            Err(e) => {
+                // It is tried again; a process that starts before knows a little less.
+                tracing::warn!(destination = self.name, code = e.kind.code(), "memory not kept: {}", e.message);
+            }
+        }
+    }
+
     pub(crate) async fn start(&self, start: u64, limit_ms: u64) -> Result<Ready, Reason> {
         self.begun.store(start, Ordering::SeqCst);
+        self.recall().await?;
         // What it said before counts only if every start since has succeeded, and not for one that is cut off.
         let before = self.said.lock().unwrap_or_else(PoisonError::into_inner).take();
         let started = tokio::time::timeout(Duration::from_millis(limit_ms), self.sink.start()).await;

@@ -19,7 +19,7 @@ use crate::backlog;
 use crate::clock::Clock;
 use crate::destination::{Delivered, Destination, Runner};
 use crate::error::RelayError;
-use crate::healing::{Look, Trouble};
+use crate::healing::{Look, Trouble, next_number};
 use crate::log::{CHECKPOINT, Log};
 use crate::maintenance::{self, Maintenance};
 use crate::stop::{Asked, Stop};
@@ -178,7 +178,8 @@ async fn drive(outbox: Outbox, stop: Stop) -> Result<(String, Vec<Delivered>), R
     if !wait_for_database(&outbox, &mut asked).await? {
         return Ok((outbox.name, Vec::new()));
     }
-    let runners: Vec<Arc<Runner>> = outbox.destinations.iter().map(|d| Arc::new(Runner::new(d))).collect();
+    let runners: Vec<Arc<Runner>> =
+        outbox.destinations.iter().map(|d| Arc::new(Runner::new(d, outbox.store.clone()))).collect();
     let destinations = outbox
         .destinations
         .iter()
@@ -475,6 +476,9 @@ impl Engine {
                 let Some(runner) = self.runners.get(usize::from(destination.0)).cloned() else { return };
                 self.spawn(Asking::Start(destination, start), async move {
                     let result = runner.start(start, limit_ms).await;
+                    if result.is_ok() {
+                        keep_memory(runner);
+                    }
                     (Input::Started { destination, start, result }, None)
                 });
             }
@@ -485,7 +489,7 @@ impl Engine {
                 // What was answered later than a send before something was stored before it.
                 let margin_ms = runner.send_limit_ms().saturating_mul(2);
                 let comparison = Comparison::new(name, recent, unproven_from, max_forgotten, margin_ms);
-                let look = Look { store, sink, names, shard, comparison };
+                let look = Look { number: next_number(), store, sink, names, shard, comparison };
                 let lane = Lane { shard, epoch, destination };
                 self.spawn(Asking::Verify(lane, start), async move {
                     let (found, said) = match Box::pin(look.verify()).await {
@@ -502,6 +506,9 @@ impl Engine {
                 let Some(runner) = self.runners.get(usize::from(destination.0)).cloned() else { return };
                 self.spawn(Asking::Prove(destination, start), async move {
                     let proven = runner.prove(start, &receipts).await;
+                    if receipts.is_empty() {
+                        keep_memory(runner);
+                    }
                     (Input::Proven { destination, start, proven }, None)
                 });
             }
@@ -519,6 +526,11 @@ impl Engine {
             }
         }
     }
+}
+
+/// Beside all else: nothing waits for it.
+fn keep_memory(runner: Arc<Runner>) {
+    tokio::spawn(async move { runner.keep_memory().await });
 }
 
 async fn sleep_until(at: Option<tokio::time::Instant>) {

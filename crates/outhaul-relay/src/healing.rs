@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use outhaul_core::chunk;
@@ -23,11 +24,20 @@ const LIMIT: Duration = Duration::from_secs(600);
 
 /// A lane that is looked at.
 pub(crate) struct Look {
+    /// See [`Acknowledged::comparison`].
+    pub(crate) number: u64,
     pub(crate) store: Arc<dyn Store>,
     pub(crate) sink: Arc<dyn Sink>,
     pub(crate) names: Arc<[String]>,
     pub(crate) shard: ShardId,
     pub(crate) comparison: Comparison,
+}
+
+static NEXT_LOOK: AtomicU64 = AtomicU64::new(1);
+
+/// A number for [`Look::number`].
+pub(crate) fn next_number() -> u64 {
+    NEXT_LOOK.fetch_add(1, Ordering::Relaxed)
 }
 
 /// Why a look did not come to an end.
@@ -75,7 +85,7 @@ impl Look {
             .filter_map(|LaneReceipt { position, receipt }| {
                 // What the log does not have any more could not be sent again.
                 let id = ids.remove(&position)?;
-                Some(Acknowledged { shard: self.shard, position, id, receipt })
+                Some(Acknowledged { comparison: self.number, shard: self.shard, position, id, receipt })
             })
             .collect();
         if acknowledged.is_empty() {

@@ -27,6 +27,9 @@ pub struct SinkInfo {
 /// A message that was acknowledged, by its receipt.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Acknowledged {
+    /// Number of the comparison that shows it, of this process alone: all that one comparison of a lane shows, page by
+    /// page, has the same.
+    pub comparison: u64,
     /// Shard of the lane.
     pub shard: ShardId,
     /// Position in the shard's log.
@@ -98,6 +101,18 @@ impl SinkError {
 pub trait Sink: Send + Sync + 'static {
     /// Which messages must wait for each other.
     fn slotting(&self) -> Slotting;
+
+    /// What an earlier process of this destination kept ([`Sink::memory`]), before the first [`Sink::start`], and what
+    /// other processes have kept since. Joins what is known already; what cannot be read is ignored.
+    fn recall(&self, memory: &str) {
+        let _ = memory;
+    }
+
+    /// What the next process has to know that the destination itself may not tell then, and the number of its version,
+    /// which grows with every change. The engine keeps it in the outbox's database. Up to 1 MiB. None: nothing.
+    fn memory(&self) -> Option<(u64, String)> {
+        None
+    }
 
     /// Connects, looks at the destination, repairs what a crash may have left. Called before the first send, and again
     /// after a send was told that the destination is down; calls of `send` may still be under way then, none begins. It

@@ -28,6 +28,11 @@ pub(crate) fn behind_page(page: &[ParkedEntry]) -> Option<Position> {
 /// What recovery keeps of an error text, characters.
 pub const RECOVERED_TEXT_CHARS: usize = 1_000;
 
+/// The name in `outbox_meta` of what a destination keeps.
+pub(crate) fn memory_name(destination: &str) -> String {
+    format!("destination:{destination}")
+}
+
 /// The result of a store's call.
 pub type StoreResult<T> = Result<T, StoreError>;
 
@@ -285,6 +290,18 @@ pub trait Store: Send + Sync + 'static {
     /// # Errors
     /// `WrongSchema` where the tables were made with another shard count or by another version.
     async fn init(&self, plan: &InitPlan) -> StoreResult<()>;
+
+    /// What a destination keeps for the next process ([`Store::keep_memory`]). None: nothing yet.
+    ///
+    /// # Errors
+    /// Any; nothing has changed.
+    async fn memory(&self, destination: &str) -> StoreResult<Option<String>>;
+
+    /// Keeps a text for a destination, in place of an earlier one. Names up to 255 characters, texts up to 1 MiB.
+    ///
+    /// # Errors
+    /// Any; either text may be kept.
+    async fn keep_memory(&self, destination: &str, text: &str) -> StoreResult<()>;
 
     /// Looks at the server, the tables and the meta table, and whether leases and rows match the number of shards.
     ///

@@ -106,6 +106,14 @@ impl Sink for SharedSink {
         self.shared.sink.slotting()
     }
 
+    fn recall(&self, memory: &str) {
+        self.shared.sink.recall(memory);
+    }
+
+    fn memory(&self) -> Option<(u64, String)> {
+        self.shared.sink.memory()
+    }
+
     async fn start(&self) -> Result<SinkInfo, SinkError> {
         let mut started = self.shared.started.lock().await;
         let begun = self.shared.begun.load(Ordering::SeqCst);
@@ -274,7 +282,8 @@ mod tests {
         let shared = SharedSink::new(Arc::new(Counting::default()), None);
         shared.start().await.unwrap();
         let (id, receipt) = ("m1".to_owned(), Receipt::default());
-        let shown = Acknowledged { shard: ShardId(0), position: Position(7), id, receipt: receipt.clone() };
+        let shown =
+            Acknowledged { comparison: 1, shard: ShardId(0), position: Position(7), id, receipt: receipt.clone() };
         assert_eq!(shared.verify(&[shown]).await.unwrap().forgotten, [Position(7)]);
         assert_eq!(shared.prove(&[receipt]).await.unwrap(), [false]);
     }

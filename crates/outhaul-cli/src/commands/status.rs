@@ -433,7 +433,7 @@ mod tests {
             destination: "gone".into(),
             shards: vec![ShardId(0)],
             since_us: 0,
-            code: "OUT-2201".into(),
+            code: "OUT-2030".into(),
             text: "no route".into(),
         };
         let elsewhere = Trouble { destination: "a".into(), shards: vec![ShardId(1)], ..trouble.clone() };
@@ -451,7 +451,7 @@ mod tests {
         let down: Vec<&str> =
             lanes.iter().filter(|l| l.state == LaneWord::Down).map(|l| l.destination.as_str()).collect();
         assert_eq!(down, ["gone"]);
-        assert_eq!(lanes[1].last_error.as_deref(), Some("OUT-2201 no route"));
+        assert_eq!(lanes[1].last_error.as_deref(), Some("OUT-2030 no route"));
         assert_eq!(lanes[1].down_since.as_deref(), Some("1970-01-01T00:00:00.000000Z"));
     }
 }

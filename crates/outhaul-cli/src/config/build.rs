@@ -193,7 +193,9 @@ fn destinations<'a>(tables: &'a [Table], p: &mut Problems) -> Vec<(&'a Table, De
         }
         let limits = limits(t, p);
         let require_ack = t.text("require_ack", p).and_then(|word| ack_level(&word));
-        let settings = Json::Object(settings(t, of_kind.unwrap_or(&[])));
+        let mut settings = settings(t, of_kind.unwrap_or(&[]));
+        fit_request_limit(t, of_kind.unwrap_or(&[]), &limits, &mut settings, p);
+        let settings = Json::Object(settings);
         // What is missing is told by the sink; what is unknown was told above, with its line.
         if !kind.is_empty()
             && let Err(e) = registry::make(&kind, &name, settings.clone(), require_ack)
@@ -204,6 +206,34 @@ fn destinations<'a>(tables: &'a [Table], p: &mut Problems) -> Vec<(&'a Table, De
         destinations.push((t, Destination { name, kind, settings, limits, require_ack }));
     }
     destinations
+}
+
+/// A request must end before the send that it is a part of, or the reason is never known: where it is not said, it is
+/// made to.
+fn fit_request_limit(
+    t: &Table,
+    keys: &[outhaul_sink::settings::Key],
+    limits: &LaneLimits,
+    settings: &mut Map<String, Json>,
+    p: &mut Problems,
+) {
+    const KEY: &str = "request_limit_ms";
+    let Some(key) = keys.iter().find(|key| key.name == KEY) else { return };
+    let send_ms = limits.send_limit_ms;
+    match settings.get(KEY).and_then(Json::as_u64) {
+        Some(ms) if ms >= send_ms => {
+            let what = format!("{KEY} is {ms} ms, send_limit is {send_ms} ms: it must be less");
+            p.at(t.place(KEY), &codes::BAD_VALUE, what);
+        }
+        Some(_) => {}
+        None if settings.contains_key(KEY) => {}
+        None => {
+            let standard = key.default.and_then(|d| d.parse().ok()).unwrap_or(send_ms);
+            if standard >= send_ms {
+                settings.insert(KEY.to_owned(), Json::from((send_ms * 4 / 5).max(50)));
+            }
+        }
+    }
 }
 
 /// The keys of a kind as its sink reads them. A variable is always text: it becomes what the key's default is.

@@ -152,6 +152,20 @@ fn values_that_do_not_fit() {
 }
 
 #[test]
+fn a_request_ends_before_the_send_that_it_is_a_part_of() {
+    let of = |more: &str| {
+        let kind = "kind = \"rocketmq\"\nnamesrv = \"127.0.0.1:9876\"\n";
+        format!("[[outbox]]\nurl = \"x.db\"\n[[destination]]\nname = \"mq\"\n{kind}{more}")
+    };
+    let limit = |more: &str| read(&of(more), &[]).unwrap().destinations[0].settings["request_limit_ms"].as_u64();
+    assert_eq!(limit(""), None);
+    assert_eq!(limit("send_limit = \"2s\"\n"), Some(1_600));
+    assert_eq!(limit("send_limit = \"2s\"\nrequest_limit_ms = 1_900\n"), Some(1_900));
+    let p = refused(&of("send_limit = \"2s\"\nrequest_limit_ms = 2_000\n"), &[]).join("\n");
+    assert!(p.contains("OUT-3005") && p.contains("request_limit_ms is 2000 ms, send_limit is 2000 ms"), "{p}");
+}
+
+#[test]
 fn what_must_hold_between_the_parts() {
     let destination = |name: &str, more: &str| format!("[[destination]]\nname = \"{name}\"\nkind = \"stdout\"\n{more}");
     let p = problem(&destination("t", "send_limit = \"10s\"\n"));

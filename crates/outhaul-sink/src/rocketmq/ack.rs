@@ -78,6 +78,23 @@ impl Durability {
         }
     }
 
+    /// Whether SEND_OK proves at least this. Two nodes that have it in memory are no flush.
+    pub(super) fn meets(&self, least: AckLevel) -> bool {
+        match least {
+            AckLevel::Flushed => self.sync_flush || self.majority,
+            _ => self.level() >= least,
+        }
+    }
+
+    /// Whether an answer with this status does.
+    pub(super) fn meets_with(&self, status: SendStatus, least: AckLevel) -> bool {
+        match status {
+            SendStatus::Ok => self.meets(least),
+            SendStatus::FlushDiskTimeout => least != AckLevel::Flushed && self.level_of(status) >= least,
+            SendStatus::FlushSlaveTimeout | SendStatus::SlaveNotAvailable => self.level_of(status) >= least,
+        }
+    }
+
     /// Whether its runtime information tells what it has flushed. Not known of the buffer before the page cache.
     pub(super) fn can_be_watched(&self) -> bool {
         !self.transient_pool && !self.majority
@@ -189,6 +206,18 @@ mod tests {
         ] {
             assert_eq!((both.level_of(status), flush.level_of(status)), (of_both, of_flush), "{status:?}");
         }
+    }
+
+    #[test]
+    fn two_nodes_without_a_flush_do_not_meet_flushed() {
+        let replicated = durability(Version::V4_9_4, "flushDiskType=ASYNC_FLUSH brokerRole=SYNC_MASTER");
+        let both = durability(Version::V4_9_4, "flushDiskType=SYNC_FLUSH brokerRole=SYNC_MASTER");
+        assert!(replicated.meets(Replicated) && !replicated.meets(Flushed));
+        assert!(both.meets(Replicated) && both.meets(Flushed) && !both.meets(Quorum));
+        assert!(both.meets_with(SendStatus::FlushDiskTimeout, Replicated));
+        assert!(!both.meets_with(SendStatus::FlushDiskTimeout, Flushed));
+        assert!(!both.meets_with(SendStatus::SlaveNotAvailable, Flushed));
+        assert!(both.meets_with(SendStatus::SlaveNotAvailable, Received));
     }
 
     #[test]

@@ -8,6 +8,7 @@ use std::collections::HashMap;
 
 use outhaul_core::receipt::{AckLevel, Receipt};
 use rocketmq_remoting::Error;
+use rocketmq_remoting::request::SendStatus;
 
 use super::cluster::Cluster;
 use super::config::RocketMqConfig;
@@ -25,15 +26,24 @@ pub(super) async fn prove(
     let mut bounds: HashMap<String, Option<i64>> = HashMap::new();
     let mut proven = Vec::with_capacity(receipts.len());
     for receipt in receipts {
-        if !is_below(receipt.level, demanded) {
-            proven.push(true);
-            continue;
-        }
         // A receipt of another kind of destination that had this name: nobody can say more of it.
         let Ok(place) = receipt.detail.parse::<Place>() else {
             proven.push(true);
             continue;
         };
+        // Two nodes that have it prove no flush, unless each flushes before it answers.
+        let flushed_at_once = || {
+            let broker = cluster.broker(&place.broker);
+            place.status == SendStatus::Ok && broker.is_ok_and(|b| b.facts.meets(AckLevel::Flushed))
+        };
+        let at_once = match (receipt.level, demanded) {
+            (AckLevel::Replicated, Some(AckLevel::Flushed)) => flushed_at_once(),
+            (level, demanded) => !is_below(level, demanded),
+        };
+        if at_once {
+            proven.push(true);
+            continue;
+        }
         let bound = match bounds.get(&place.broker) {
             Some(bound) => *bound,
             None => {

@@ -90,6 +90,11 @@ impl Facts {
         self.durability.as_ref().map_or(AckLevel::Unknown, |durability| durability.level_of(status))
     }
 
+    /// Whether SEND_OK proves at least this.
+    pub(super) fn meets(&self, least: AckLevel) -> bool {
+        self.durability.as_ref().map_or(least == AckLevel::Unknown, |durability| durability.meets(least))
+    }
+
     pub(super) fn version_words(&self) -> String {
         self.version.map_or_else(|| "of unknown version".to_owned(), |version| version.to_string())
     }

@@ -1,10 +1,9 @@
 //! The brokers, as the last start saw them.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use outhaul_core::message::ShardId;
 use outhaul_core::receipt::Reason;
 use rocketmq_remoting::client::{Admin, Client, Master, Producer, Where};
 use rocketmq_remoting::request::CreateTopic;
@@ -31,12 +30,45 @@ pub(super) struct Cluster {
     pub(super) producer: Producer,
     pub(super) admin: Admin,
     topics: Topics,
-    /// By name.
-    brokers: Mutex<BTreeMap<String, Entry>>,
+    /// By name; copied when it changes, so that a call of send sees it as it was when the call began.
+    brokers: Mutex<Arc<BTreeMap<String, Entry>>>,
     creating: tokio::sync::Mutex<()>,
-    /// What was found out since the last start: whether a broker has all that it acknowledged to a shard, as far as
-    /// receipts were shown.
-    pub(super) verified: Mutex<HashMap<(ShardId, String), bool>>,
+    /// Comparisons that are under way, by their number.
+    comparisons: Mutex<BTreeMap<u64, Compared>>,
+}
+
+/// The brokers at one moment.
+#[derive(Clone, Debug)]
+pub(super) struct Snapshot(Arc<BTreeMap<String, Entry>>);
+
+impl Snapshot {
+    /// A broker that can be used, or why it cannot.
+    pub(super) fn broker(&self, name: &str) -> Result<Arc<Broker>, Reason> {
+        match self.0.get(name) {
+            Some(entry) => entry.broker.clone(),
+            None => Err(Reason::new(
+                SinkCode::RocketMqUnreachable.code(),
+                format!(
+                    "broker {name} is not listed by the name servers (yet, or any more); its keys wait for it, unless \
+                     on_missing_broker = \"rehash\""
+                ),
+            )),
+        }
+    }
+
+    /// The names of those that can be used.
+    pub(super) fn usable(&self) -> impl Iterator<Item = &str> {
+        self.0.iter().filter(|(_, entry)| entry.broker.is_ok()).map(|(name, _)| name.as_str())
+    }
+}
+
+/// What a comparison has found out so far.
+#[derive(Debug, Default)]
+pub(super) struct Compared {
+    /// Receipts that were shown.
+    pub(super) shown: usize,
+    /// Whether a broker has all that it acknowledged, as far as receipts were shown.
+    pub(super) all_there: BTreeMap<String, bool>,
 }
 
 #[derive(Clone, Debug)]
@@ -77,15 +109,40 @@ impl Cluster {
             admin: Admin::new(&client),
             client,
             producer,
-            topics: Topics::new(config.on_missing_broker),
+            topics: Topics::new(config.on_missing_broker, &config.cluster),
             brokers: Mutex::default(),
             creating: tokio::sync::Mutex::default(),
-            verified: Mutex::default(),
+            comparisons: Mutex::default(),
         })
     }
 
-    fn brokers(&self) -> MutexGuard<'_, BTreeMap<String, Entry>> {
+    fn brokers(&self) -> MutexGuard<'_, Arc<BTreeMap<String, Entry>>> {
         self.brokers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Comparisons that are under way, by their number.
+    pub(super) fn comparisons(&self) -> MutexGuard<'_, BTreeMap<u64, Compared>> {
+        self.comparisons.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What the next process has to know.
+    pub(super) fn memory(&self) -> (u64, String) {
+        self.topics.memory()
+    }
+
+    /// What an earlier process knew.
+    pub(super) fn recall(&self, memory: &str) {
+        self.topics.recall(memory);
+    }
+
+    /// Topics that were delivered to, or that receipts told of.
+    pub(super) fn known_topics(&self, most: usize) -> Vec<String> {
+        self.topics.names(most)
+    }
+
+    /// The brokers as they are now.
+    pub(super) fn snapshot(&self) -> Snapshot {
+        Snapshot(self.brokers().clone())
     }
 
     /// Looks at every master: those that are connected as before stay as they are.
@@ -151,7 +208,7 @@ impl Cluster {
         let mut masters = listed.ok().and_then(Result::ok).unwrap_or_default();
         masters.retain(|m| !known.contains_key(&m.broker_name));
         let mut looking: JoinSet<Result<(), SinkError>> = JoinSet::new();
-        for Entry { master, broker, .. } in known.into_values() {
+        for Entry { master, broker, .. } in known.values().cloned() {
             match broker {
                 Ok(broker) => drop(looking.spawn(async move {
                     match broker.connection(LOOK_WAIT).await {
@@ -192,7 +249,7 @@ impl Cluster {
                 Entry { master, before, broker: Err(Reason::new(error.code, error.message)) }
             }
         };
-        brokers.insert(entry.master.broker_name.clone(), entry);
+        Arc::make_mut(&mut brokers).insert(entry.master.broker_name.clone(), entry);
     }
 
     /// The masters that the name servers list, and those that they listed before.
@@ -218,22 +275,15 @@ impl Cluster {
 
     /// A broker that can be used, or why it cannot.
     pub(super) fn broker(&self, name: &str) -> Result<Arc<Broker>, Reason> {
-        match self.brokers().get(name) {
-            Some(entry) => entry.broker.clone(),
-            None => Err(Reason::new(
-                SinkCode::RocketMqUnreachable.code(),
-                format!(
-                    "broker {name} is not listed by the name servers (yet, or any more); its keys wait for it, unless \
-                     on_missing_broker = \"rehash\""
-                ),
-            )),
-        }
+        self.snapshot().broker(name)
     }
 
     /// A broker turned out to be of no use: nothing is sent to it before the next start.
     pub(super) fn lose(&self, lost: &Arc<Broker>, reason: Reason) {
-        if let Some(entry) = self.brokers().get_mut(&lost.facts.name)
-            && entry.broker.as_ref().is_ok_and(|broker| Arc::ptr_eq(broker, lost))
+        let mut brokers = self.brokers();
+        let same = |entry: &Entry| entry.broker.as_ref().is_ok_and(|broker| Arc::ptr_eq(broker, lost));
+        if brokers.get(&lost.facts.name).is_some_and(same)
+            && let Some(entry) = Arc::make_mut(&mut brokers).get_mut(&lost.facts.name)
         {
             entry.broker = Err(reason);
         }
@@ -263,6 +313,13 @@ impl Cluster {
         if error.refused_with() != Some(ResponseCode::TopicNotExist) {
             let failed = start_error(&format!("route of topic {topic}"), &error);
             return Err(NoQueues::Down(Reason::new(failed.code, failed.message)));
+        }
+        // All of its brokers may be away: then nobody lists it, and it must not come into being somewhere else.
+        if let Some(queues) = self.topics.remembered(topic) {
+            let up = self.snapshot();
+            if queues.iter().any(|queue| up.broker(&queue.broker_name).is_err()) {
+                return Ok(Arc::new(queues));
+            }
         }
         if config.create_topics {
             return self.create(topic, config).await;
@@ -296,7 +353,10 @@ impl Cluster {
             Ok(()) => tracing::info!(topic, queues = config.queues, brokers = up.len(), "topic created"),
             Err(error) => {
                 let failed = start_error(&format!("creating topic {topic}"), &error);
-                return Err(NoQueues::Topic(Reason::new(failed.code, failed.message)));
+                let reason = Reason::new(failed.code, failed.message);
+                // What a broker refuses is the topic's matter; that it does not answer is not.
+                let refused = matches!(error, Error::Refused { .. } | Error::Message(_) | Error::Unsendable(_));
+                return Err(if refused { NoQueues::Topic(reason) } else { NoQueues::Down(reason) });
             }
         }
         match self.client.route(topic).await {

@@ -3,13 +3,17 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use outhaul_core::receipt::AckLevel;
 use rocketmq_remoting::client::ClientOptions;
 use rocketmq_remoting::message::{check_group, check_topic};
+use rocketmq_remoting::request::SendStatus;
 use rocketmq_remoting::tls::{Tls, TlsOptions};
 use rocketmq_remoting::{Credentials, Serialization};
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 
+use super::ack::Durability;
+use super::broker::Facts;
 use crate::codes::SinkCode;
 use crate::settings::{Key, read, refuse};
 use crate::sink::SinkError;
@@ -34,7 +38,8 @@ pub enum OnWeakAck {
     /// It is delivered; its receipt has the status and the lower level.
     #[default]
     Accept,
-    /// It is sent again until an answer is as strong as configured: consumers get it more than once.
+    /// It is sent again until an answer is as strong as configured, and meanwhile the broker counts as down: consumers
+    /// get it more than once.
     Resend,
 }
 
@@ -117,7 +122,7 @@ const fn default_queues() -> u16 {
     8
 }
 const fn default_slots() -> u32 {
-    24
+    48
 }
 const fn default_flush_barrier() -> bool {
     true
@@ -177,8 +182,9 @@ pub const KEYS: [Key; 23] = [
     Key { name: "queues", default: Some("8"), help: "queues of a created topic on each broker, 1 to 1024" },
     Key {
         name: "slots",
-        default: Some("24"),
-        help: "parts of a lane that are sent at the same time, 1 to 1024; best a multiple of the number of queues",
+        default: Some("48"),
+        help: "parts of a lane that are sent at the same time, 1 to 1024; a multiple of the number of queues of every \
+               topic, or one broker that is down holds up the keys of others",
     },
     Key {
         name: "on_missing_broker",
@@ -241,8 +247,8 @@ pub const KEYS: [Key; 23] = [
     Key {
         name: "request_limit_ms",
         default: Some("2500"),
-        help: "milliseconds within which a broker must have answered, 50 to 60000; keep it below send_limit, so that \
-               the reason is known",
+        help: "milliseconds within which a broker must have answered, 50 to 60000; below send_limit (where that is \
+               less and this is not set, four fifths of it)",
     },
     Key {
         name: "max_in_flight",
@@ -336,6 +342,17 @@ impl RocketMqConfig {
         } else {
             None
         }
+    }
+
+    /// Whether what is stored with this status, which is not SEND_OK, is not delivered: if so it was asked for, or if it
+    /// proves less than is demanded and nothing proves it later.
+    pub(super) fn is_too_weak(&self, status: SendStatus, broker: &Facts, demanded: Option<AckLevel>) -> bool {
+        let Some(least) = demanded.filter(|_| self.on_weak_ack == OnWeakAck::Accept) else {
+            return self.on_weak_ack == OnWeakAck::Resend;
+        };
+        let meets = |d: &Durability| d.meets_with(status, least);
+        let later = |d: &Durability| least == AckLevel::Flushed && self.flush_barrier && d.can_be_watched();
+        !broker.durability.as_ref().is_some_and(|d| meets(d) || (!d.meets(least) && later(d)))
     }
 
     /// Limit of a request.

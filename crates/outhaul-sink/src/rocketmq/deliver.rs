@@ -7,7 +7,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use outhaul_core::message::Message as OutboxMessage;
-use outhaul_core::receipt::{Outcome, Reason};
+use outhaul_core::receipt::{AckLevel, Outcome, Reason};
 use rocketmq_remoting::Error;
 use rocketmq_remoting::client::{SendOptions, Sent};
 use rocketmq_remoting::message::{BatchBuilder, Message, MessageError, MessageQueue, check_topic_for_sending};
@@ -15,7 +15,7 @@ use rocketmq_remoting::request::SendStatus;
 use tokio::time::{Instant, sleep, timeout_at};
 
 use super::broker::Broker;
-use super::cluster::{Cluster, NoQueues};
+use super::cluster::{Cluster, NoQueues, Snapshot};
 use super::config::RocketMqConfig;
 use super::envelope::{refused, seal};
 use super::outcome::{Verdict, behind, judge, stored};
@@ -42,7 +42,11 @@ enum Aim {
 pub(super) struct Delivery<'a> {
     cluster: &'a Cluster,
     config: &'a RocketMqConfig,
+    /// The least that an acknowledgement has to prove.
+    demanded: Option<AckLevel>,
     messages: &'a [Arc<OutboxMessage>],
+    /// As the call found them. What a later start looks at anew is not sent to before it was compared.
+    brokers: Snapshot,
     deadline: Instant,
 }
 
@@ -59,10 +63,11 @@ struct Parcel {
 pub(super) async fn deliver(
     cluster: &Cluster,
     config: &RocketMqConfig,
+    demanded: Option<AckLevel>,
     messages: &[Arc<OutboxMessage>],
 ) -> Vec<Outcome> {
     let deadline = Instant::now() + config.request_limit();
-    Delivery { cluster, config, messages, deadline }.run().await
+    Delivery { cluster, config, demanded, messages, brokers: cluster.snapshot(), deadline }.run().await
 }
 
 impl<'a> Delivery<'a> {
@@ -149,7 +154,7 @@ impl<'a> Delivery<'a> {
                 return self.nowhere(group.indexes, &outcome, held);
             }
         };
-        match self.cluster.broker(&queue.broker_name) {
+        match self.brokers.broker(&queue.broker_name) {
             Ok(broker) => {
                 let held = held.clone();
                 let mut line = Line { delivery: self, queue, broker, held, settled: Vec::new(), created: false };
@@ -308,8 +313,7 @@ impl<'a> Line<'a, '_> {
                 Ok(sent) => {
                     let held = place.held();
                     place.leave(Load::Answered(held));
-                    self.delivered(parcel, &sent);
-                    return After::Next;
+                    return self.stored(parcel, &sent);
                 }
                 Err(error) => error,
             };
@@ -349,6 +353,20 @@ impl<'a> Line<'a, '_> {
         producer.send_batch(&self.queue, &batch.finish()?, &options).await
     }
 
+    /// It is stored: delivered, unless the answer is too weak. Then nothing more is sent there for a while, since what is
+    /// wrong is the broker's, and the same is sent again.
+    fn stored(&mut self, parcel: Parcel, sent: &Sent) -> After {
+        let weak = sent.answer.status != SendStatus::Ok;
+        if weak && self.delivery.config.is_too_weak(sent.answer.status, &self.broker.facts, self.delivery.demanded) {
+            let status = super::place::status_word(sent.answer.status);
+            let text = format!("broker {}: stored with {status} only; it is sent again", self.broker.facts.name);
+            let reason = Reason::new(SinkCode::RocketMqWeakAck.code(), text);
+            return self.stop(&parcel, Outcome::DestinationDown(reason));
+        }
+        self.delivered(parcel, sent);
+        After::Next
+    }
+
     fn delivered(&mut self, parcel: Parcel, sent: &Sent) {
         let sent_at_us = now_us();
         let facts = &self.broker.facts;
@@ -362,12 +380,11 @@ impl<'a> Line<'a, '_> {
         }
         let delayed = parcel.messages.first().is_some_and(Message::is_delayed);
         let place = (&*self.queue.broker_name, &*self.queue.topic);
-        let policy = self.delivery.config.on_weak_ack;
         let outcomes: Vec<(usize, Outcome)> = parcel
             .indexes
             .iter()
             .enumerate()
-            .map(|(n, index)| (*index, stored(&sent.answer, n, place, delayed, facts, policy, sent_at_us)))
+            .map(|(n, index)| (*index, stored(&sent.answer, n, place, delayed, facts, sent_at_us)))
             .collect();
         for (index, outcome) in outcomes {
             self.settle(index, outcome);

@@ -11,7 +11,7 @@ use rocketmq_remoting::{Error, ResponseCode};
 use super::broker::Broker;
 use super::cluster::{Cluster, NoQueues};
 use super::config::RocketMqConfig;
-use super::outcome::{describe, is_below};
+use super::outcome::describe;
 use crate::sink::Finding;
 
 /// A queue that no topic has: a broker checks the account's right to send before it refuses the number.
@@ -66,8 +66,7 @@ fn level(subject: &str, broker: &Broker, config: &RocketMqConfig, demanded: Opti
     let facts = &broker.facts;
     let proves = format!("an acknowledgement proves `{}`", facts.level().as_str());
     let Some(durability) = &facts.durability else { return Finding::attention(subject, proves) };
-    if is_below(facts.level(), demanded) {
-        let least = demanded.unwrap_or_default();
+    if let Some(least) = demanded.filter(|least| !facts.meets(*least)) {
         let barrier = least == AckLevel::Flushed && config.flush_barrier && durability.can_be_watched();
         if barrier {
             return Finding::fine(subject, format!("{proves}; `flushed` is reached later, by the flush barrier"));
@@ -120,13 +119,22 @@ async fn examine_topic(cluster: &Cluster, config: &RocketMqConfig, topic: &str, 
         return;
     }
     let slots = config.slots as usize;
-    let fit = if slots.is_multiple_of(total) {
-        String::new()
-    } else {
-        format!("; `slots` ({slots}) is no multiple of them, a multiple sends more at once")
-    };
     let list: Vec<String> = counts.iter().map(|(broker, n)| format!("{broker} {n}")).collect();
-    findings.push(Finding::fine(&subject, format!("{total} queues ({}){fit}", list.join(", "))));
+    let queues = format!("{total} queues ({})", list.join(", "));
+    findings.push(match slots.is_multiple_of(total) {
+        true => Finding::fine(&subject, queues),
+        false if counts.len() == 1 => Finding::fine(
+            &subject,
+            format!("{queues}; `slots` ({slots}) is no multiple of them, one sends more at once"),
+        ),
+        false => Finding::attention(
+            &subject,
+            format!(
+                "{queues}: `slots` ({slots}) must be a multiple of {total}, or one broker that is down holds up the \
+                     keys of the others"
+            ),
+        ),
+    });
     for (name, _) in counts {
         let Ok(broker) = cluster.broker(name) else { continue };
         findings.push(may_send(cluster, &broker, topic, config.request_limit()).await);

@@ -3,11 +3,9 @@
 use outhaul_core::receipt::{AckLevel, Outcome, Reason, Receipt};
 use rocketmq_remoting::ResponseCode;
 use rocketmq_remoting::error::Error;
-use rocketmq_remoting::request::{SendAnswer, SendStatus};
+use rocketmq_remoting::request::SendAnswer;
 
 use super::broker::{Facts, is_account_problem};
-use super::config::OnWeakAck;
-use super::place::status_word;
 use crate::codes::SinkCode;
 use crate::sink::SinkError;
 
@@ -113,16 +111,9 @@ pub(super) fn stored(
     place: (&str, &str),
     delayed: bool,
     broker: &Facts,
-    on_weak_ack: OnWeakAck,
     sent_at_us: i64,
 ) -> Outcome {
     let level = broker.level_of(answer.status);
-    if answer.status != SendStatus::Ok && on_weak_ack == OnWeakAck::Resend {
-        return Outcome::Unknown(Reason::new(
-            SinkCode::RocketMqWeakAck.code(),
-            format!("broker {}: stored with {} only; it is sent again", broker.name, status_word(answer.status)),
-        ));
-    }
     // A topic that 5.x stores as batches has one id for all.
     let Some(id) = answer.offset_ids.get(index).or(answer.offset_ids.first()) else {
         return Outcome::Unknown(Reason::new(

@@ -2,16 +2,20 @@
 //! gone.
 
 use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rocketmq_remoting::client::TopicRoute;
 use rocketmq_remoting::message::{MessageQueue, queue_by_hash};
 use rocketmq_remoting::request::PERM_WRITE;
+use serde::Deserialize;
 
 use super::config::OnMissingBroker;
 
 /// Topics whose queues are remembered, also while their broker is not listed. Far above what a relay delivers to.
 const MAX_TOPICS: usize = 65_536;
+/// Topics that the next process is told of.
+const MAX_REMEMBERED: usize = 4_096;
 
 /// The queues of a topic.
 #[derive(Debug, PartialEq, Eq)]
@@ -49,7 +53,11 @@ impl Queues {
 #[derive(Debug)]
 pub(super) struct Topics {
     policy: OnMissingBroker,
+    /// Only brokers of this cluster count. Empty: all.
+    cluster: String,
     known: Mutex<HashMap<String, Topic>>,
+    /// Grows when what the next process has to know changes.
+    version: AtomicU64,
 }
 
 #[derive(Debug, Default)]
@@ -61,7 +69,7 @@ struct Topic {
     brokers: BTreeMap<String, Listed>,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Listed {
     /// By a route.
     Queues(i32),
@@ -70,12 +78,67 @@ enum Listed {
 }
 
 impl Topics {
-    pub(super) fn new(policy: OnMissingBroker) -> Self {
-        Self { policy, known: Mutex::default() }
+    pub(super) fn new(policy: OnMissingBroker, cluster: &str) -> Self {
+        Self { policy, cluster: cluster.to_owned(), known: Mutex::default(), version: AtomicU64::new(0) }
     }
 
     fn known(&self) -> MutexGuard<'_, HashMap<String, Topic>> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What the next process has to know, with the number of its version: `{"topics": {TOPIC: {BROKER: QUEUES}}}`.
+    pub(super) fn memory(&self) -> (u64, String) {
+        let version = self.version.load(Ordering::Relaxed);
+        if self.policy == OnMissingBroker::Rehash {
+            return (version, "{}".to_owned());
+        }
+        let known = self.known();
+        let exact = |topic: &Topic| -> BTreeMap<String, i32> {
+            let exact = topic.brokers.iter().filter_map(|(broker, listed)| match listed {
+                Listed::Queues(n) if *n > 0 => Some((broker.clone(), *n)),
+                Listed::Queues(_) | Listed::AtLeast(_) => None,
+            });
+            exact.collect()
+        };
+        let mut topics: BTreeMap<&String, BTreeMap<String, i32>> =
+            known.iter().map(|(name, topic)| (name, exact(topic))).filter(|(_, brokers)| !brokers.is_empty()).collect();
+        while topics.len() > MAX_REMEMBERED {
+            topics.pop_last();
+        }
+        (version, serde_json::json!({ "topics": topics }).to_string())
+    }
+
+    /// What an earlier process knew. What is known already stays.
+    pub(super) fn recall(&self, memory: &str) {
+        let Ok(Memory { topics }) = serde_json::from_str(memory) else { return };
+        if self.policy == OnMissingBroker::Rehash {
+            return;
+        }
+        let mut known = self.known();
+        for (name, brokers) in topics.into_iter().take(MAX_REMEMBERED) {
+            let topic = known.entry(name).or_default();
+            for (broker, queues) in brokers {
+                let listed = topic.brokers.entry(broker).or_insert(Listed::AtLeast(0));
+                if let Listed::AtLeast(_) = listed {
+                    *listed = Listed::Queues(queues.clamp(0, 65_536));
+                    topic.route = None;
+                    self.version.fetch_add(1, Ordering::Relaxed);
+                }
+            }
+        }
+    }
+
+    /// The queues of a topic that no name server lists, as they were: what is known of one whose brokers are all away.
+    pub(super) fn remembered(&self, topic: &str) -> Option<Queues> {
+        let known = self.known();
+        let of = known.get(topic).filter(|t| !t.brokers.is_empty())?;
+        let all = of.all(topic);
+        (self.policy == OnMissingBroker::Wait && !all.is_empty()).then_some(Queues { all, alive: Vec::new() })
+    }
+
+    /// Names of topics that are known.
+    pub(super) fn names(&self, most: usize) -> Vec<String> {
+        self.known().keys().take(most).cloned().collect()
     }
 
     /// The queues of a topic whose route this is.
@@ -92,7 +155,11 @@ impl Topics {
         {
             return queues.clone();
         }
-        let queues = Arc::new(topic.take_in(route, self.policy));
+        let before = topic.brokers.clone();
+        let queues = Arc::new(topic.take_in(route, self.policy, &self.cluster));
+        if topic.brokers != before {
+            self.version.fetch_add(1, Ordering::Relaxed);
+        }
         topic.route = Some(route.clone());
         topic.queues = Some(queues.clone());
         queues
@@ -116,17 +183,27 @@ impl Topics {
 }
 
 impl Topic {
-    fn take_in(&mut self, route: &TopicRoute, policy: OnMissingBroker) -> Queues {
+    fn take_in(&mut self, route: &TopicRoute, policy: OnMissingBroker, cluster: &str) -> Queues {
         let told = route.as_told();
         let fixed = route.is_ordered();
+        let elsewhere = |name: &str| {
+            let of = told.broker_datas.iter().find(|data| data.broker_name == name);
+            !cluster.is_empty() && of.is_some_and(|data| data.cluster != cluster)
+        };
         if policy == OnMissingBroker::Rehash || fixed {
-            let all = route.queues().to_vec();
+            let all: Vec<_> = route.queues().iter().filter(|q| !elsewhere(&q.broker_name)).cloned().collect();
             return Queues { alive: alive(&all, route), all };
         }
-        for data in &told.queue_datas {
+        for data in told.queue_datas.iter().filter(|data| !elsewhere(&data.broker_name)) {
             let count = if data.perm & PERM_WRITE == 0 { 0 } else { data.write_queue_nums.clamp(0, 65_536) };
             self.brokers.insert(data.broker_name.clone(), Listed::Queues(count));
         }
+        let all = self.all(route.topic());
+        Queues { alive: alive(&all, route), all }
+    }
+
+    /// Its queues by what is known.
+    fn all(&self, name: &str) -> Vec<MessageQueue> {
         // A topic mostly has as many queues on each of its brokers.
         let usual = self.brokers.values().map(|l| match l {
             Listed::Queues(n) => *n,
@@ -137,16 +214,17 @@ impl Topic {
             Listed::Queues(n) => (broker, *n),
             Listed::AtLeast(n) => (broker, (*n).max(usual)),
         });
-        let all: Vec<MessageQueue> = counts
+        counts
             .flat_map(|(broker, count)| (0..count).map(move |queue_id| (broker, queue_id)))
-            .map(|(broker, queue_id)| MessageQueue {
-                topic: route.topic().to_owned(),
-                broker_name: broker.clone(),
-                queue_id,
-            })
-            .collect();
-        Queues { alive: alive(&all, route), all }
+            .map(|(broker, queue_id)| MessageQueue { topic: name.to_owned(), broker_name: broker.clone(), queue_id })
+            .collect()
     }
+}
+
+/// What one process leaves for the next.
+#[derive(Deserialize)]
+struct Memory {
+    topics: BTreeMap<String, BTreeMap<String, i32>>,
 }
 
 fn alive(all: &[MessageQueue], route: &TopicRoute) -> Vec<usize> {
@@ -191,7 +269,7 @@ mod tests {
 
     #[test]
     fn a_broker_that_is_gone_keeps_its_places() {
-        let topics = Topics::new(OnMissingBroker::Wait);
+        let topics = Topics::new(OnMissingBroker::Wait, "");
         let both = topics.queues(&route(&[("b", 2), ("a", 2)]));
         assert_eq!(words(&both), ["a0", "a1", "b0", "b1"]);
         let one = topics.queues(&route(&[("a", 2)]));
@@ -209,7 +287,7 @@ mod tests {
 
     #[test]
     fn rehash_counts_those_that_are_there() {
-        let topics = Topics::new(OnMissingBroker::Rehash);
+        let topics = Topics::new(OnMissingBroker::Rehash, "");
         topics.queues(&route(&[("b", 2), ("a", 2)]));
         assert_eq!(words(&topics.queues(&route(&[("a", 2)]))), ["a0", "a1"]);
         assert_eq!(words(&topics.queues(&route(&[("a", 2), ("B", 2)]))), ["a0", "a1"]);
@@ -217,7 +295,7 @@ mod tests {
 
     #[test]
     fn receipts_tell_of_a_broker_that_is_gone() {
-        let topics = Topics::new(OnMissingBroker::Wait);
+        let topics = Topics::new(OnMissingBroker::Wait, "");
         let alone = route(&[("a", 4)]);
         assert_eq!(words(&topics.queues(&alone)).len(), 4);
         topics.remember("t", "b", 1);
@@ -230,8 +308,47 @@ mod tests {
     }
 
     #[test]
+    fn the_next_process_knows_where_keys_are() {
+        let topics = Topics::new(OnMissingBroker::Wait, "");
+        let before = topics.memory();
+        let both = topics.queues(&route(&[("b", 3), ("a", 2)]));
+        let (version, text) = topics.memory();
+        assert!(version > before.0);
+        topics.queues(&route(&[("a", 2)]));
+        assert_eq!(topics.memory(), (version, text.clone()), "a broker that is away is no change");
+
+        let next = Topics::new(OnMissingBroker::Wait, "");
+        next.recall("neither JSON nor anything");
+        next.recall(&text);
+        assert_eq!(words(&next.remembered("t").unwrap()), words(&both));
+        assert_eq!(words(&next.queues(&route(&[("a", 2)]))), words(&both));
+        // What is listed now counts, and is told on.
+        assert_eq!(words(&next.queues(&route(&[("a", 2), ("b", 1)]))), ["a0", "a1", "b0"]);
+        next.recall(&text);
+        assert_eq!(words(&next.remembered("t").unwrap()), ["a0", "a1", "b0"]);
+        assert!(next.memory().1.contains("\"b\":1"), "{:?}", next.memory());
+        assert!(next.remembered("u").is_none());
+
+        let rehash = Topics::new(OnMissingBroker::Rehash, "");
+        rehash.recall(&text);
+        assert!(rehash.remembered("t").is_none());
+        assert_eq!(rehash.memory().1, "{}", "the operator's way to forget a broker that never comes back");
+    }
+
+    #[test]
+    fn brokers_of_another_cluster_do_not_count() {
+        let mut told = route(&[("b", 2), ("a", 2)]).as_told().clone();
+        told.broker_datas.iter_mut().for_each(|data| data.cluster = data.broker_name.to_uppercase());
+        let both = Arc::new(TopicRoute::new("t", told));
+        for policy in [OnMissingBroker::Wait, OnMissingBroker::Rehash] {
+            assert_eq!(words(&Topics::new(policy, "B").queues(&both)), ["b0", "b1"]);
+            assert_eq!(words(&Topics::new(policy, "").queues(&both)).len(), 4);
+        }
+    }
+
+    #[test]
     fn no_queue_is_no_queue() {
-        let topics = Topics::new(OnMissingBroker::Wait);
+        let topics = Topics::new(OnMissingBroker::Wait, "");
         let closed = topics.queues(&route(&[("a", 0)]));
         assert_eq!((closed.of(Some("x"), 0), closed.of(None, 0)), (None, None));
     }

@@ -14,7 +14,6 @@ use super::cluster::Cluster;
 use super::config::RocketMqConfig;
 use super::deliver::deliver;
 use super::examine::examine;
-use super::outcome::is_below;
 use super::verify::verify;
 use crate::codes::SinkCode;
 use crate::sink::{Acknowledged, Finding, Sink, SinkError, SinkInfo, Verified};
@@ -69,9 +68,7 @@ impl RocketMqSink {
     /// # Errors
     /// It never does: the setting to change.
     fn proves_later(&self, broker: &Broker) -> Result<bool, String> {
-        let Some(least) = self.require_ack.filter(|_| is_below(broker.facts.level(), self.require_ack)) else {
-            return Ok(false);
-        };
+        let Some(least) = self.require_ack.filter(|least| !broker.facts.meets(*least)) else { return Ok(false) };
         let facts = &broker.facts;
         let what = format!("broker {} at {}", facts.name, broker.address);
         let Some(durability) = &facts.durability else {
@@ -123,12 +120,21 @@ impl Sink for RocketMqSink {
         Slotting::ByJavaHash(self.config.slots)
     }
 
+    fn recall(&self, memory: &str) {
+        if let Ok(cluster) = self.cluster_or_new() {
+            cluster.recall(memory);
+        }
+    }
+
+    fn memory(&self) -> Option<(u64, String)> {
+        self.cluster().map(|cluster| cluster.memory())
+    }
+
     async fn start(&self) -> Result<SinkInfo, SinkError> {
         let _one_at_a_time = self.starting.lock().await;
         let cluster = self.cluster_or_new()?;
         let unfinished = self.unfinished.swap(true, Ordering::SeqCst);
         let looked = cluster.look(&self.config).await?;
-        cluster.verified.lock().unwrap_or_else(PoisonError::into_inner).clear();
         let (mut proves_later, mut too_weak) = (false, Vec::new());
         for broker in &looked.up {
             match self.proves_later(broker) {
@@ -153,7 +159,7 @@ impl Sink for RocketMqSink {
             return Vec::new();
         }
         match self.started() {
-            Ok(cluster) => deliver(&cluster, &self.config, messages).await,
+            Ok(cluster) => deliver(&cluster, &self.config, self.require_ack, messages).await,
             Err(error) => {
                 let down = Outcome::DestinationDown(Reason::new(error.code, error.message));
                 vec![down; messages.len()]

@@ -9,7 +9,6 @@
 //! The end of a queue's index (GET_MAX_OFFSET) is not asked: it lags behind acknowledgements on 5.x.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::PoisonError;
 use std::time::Duration;
 
 use outhaul_core::message::Position;
@@ -18,6 +17,7 @@ use rocketmq_remoting::connection::Connection;
 use rocketmq_remoting::message::StoredMessage;
 use rocketmq_remoting::request::{GetRuntimeInfo, Pull, PullStatus, Subscription, ViewMessage};
 use rocketmq_remoting::{Error, ResponseCode};
+use tokio::time::{Instant, timeout_at};
 
 use super::broker::Broker;
 use super::cluster::Cluster;
@@ -36,6 +36,13 @@ const INDEX_PAUSE: Duration = Duration::from_millis(50);
 /// Receipts whose topics are looked at, and topics, for the brokers that are concerned.
 const MOST_SHOWN: usize = 100_000;
 const MOST_TOPICS: usize = 64;
+/// How long their routes are asked for, all together, and how old an answer may be.
+const ROUTES_LIMIT: Duration = Duration::from_secs(1);
+const ROUTE_AGE: Duration = Duration::from_millis(300);
+/// Receipts that are looked through for a broker that no known topic leads to.
+const MOST_UNSEEN: usize = 20_000;
+/// Comparisons whose state is kept: those that were cut off leave theirs behind.
+const MOST_COMPARISONS: usize = 1_024;
 
 /// What is known of one message.
 #[derive(Debug, PartialEq, Eq)]
@@ -64,8 +71,9 @@ pub(super) async fn verify(
         cluster.remember(&place.topic, &place.broker, place.queue_id, config.on_missing_broker);
         brokers.entry(place.broker.clone()).or_default().push(Shown { acknowledged: one, place });
     }
-    let Some(shard) = acknowledged.first().map(|one| one.shard) else { return Ok(Verified::default()) };
-    let concerned = concerned(cluster, config, &brokers).await;
+    let Some(comparison) = acknowledged.first().map(|one| one.comparison) else { return Ok(Verified::default()) };
+    let is_first = !cluster.comparisons().contains_key(&comparison);
+    let concerned = concerned(cluster, config, &brokers, is_first).await;
     let mut forgotten: Vec<Position> = Vec::new();
     let mut looked: Vec<(String, bool)> = Vec::new();
     for (name, mut shown) in brokers {
@@ -86,30 +94,49 @@ pub(super) async fn verify(
     }
     forgotten.sort_unstable();
     forgotten.dedup();
-    let mut verified = cluster.verified.lock().unwrap_or_else(PoisonError::into_inner);
-    verified.extend(looked.into_iter().map(|(name, all_there)| ((shard, name), all_there)));
+    let usable = cluster.snapshot();
+    let mut comparisons = cluster.comparisons();
+    let compared = comparisons.entry(comparison).or_default();
+    compared.shown += acknowledged.len();
+    compared.all_there.extend(looked);
     for name in concerned {
-        verified.entry((shard, name)).or_insert(false);
+        compared.all_there.entry(name).or_insert(false);
     }
     // Older ones are needed as long as some were forgotten among the last ones of a broker that were shown, or none of a
-    // broker was: one that was down for long has only old ones.
-    let older =
-        verified.iter().any(|((of, name), all_there)| *of == shard && !all_there && cluster.broker(name).is_ok());
+    // broker was: one that was down for long has only old ones. One that no known topic leads to may have some all the
+    // same, of a topic that is seldom sent to; that has its limit.
+    let (shown, all_there) = (compared.shown, &compared.all_there);
+    let older = usable.usable().any(|name| all_there.get(name).map_or(shown < MOST_UNSEEN, |all_there| !all_there));
+    if !older {
+        comparisons.remove(&comparison);
+    }
+    while comparisons.len() > MOST_COMPARISONS {
+        comparisons.pop_first();
+    }
     Ok(Verified { forgotten, older })
 }
 
-/// The brokers that can be used and have a queue of one of these topics.
+/// The brokers that can be used and have a queue of a topic that receipts name or that was delivered to.
 async fn concerned(
     cluster: &Cluster,
     config: &RocketMqConfig,
     brokers: &BTreeMap<String, Vec<Shown<'_>>>,
+    is_first: bool,
 ) -> BTreeSet<String> {
-    let topics: BTreeSet<&str> = brokers.values().flatten().map(|s| &*s.place.topic).take(MOST_SHOWN).collect();
+    let mut topics: BTreeSet<String> =
+        brokers.values().flatten().map(|s| s.place.topic.clone()).take(MOST_SHOWN).collect();
+    topics.extend(cluster.known_topics(MOST_TOPICS));
     let looking = RocketMqConfig { create_topics: false, ..config.clone() };
     let mut concerned = BTreeSet::new();
+    // What was remembered may be older than a broker that is back. Where no name server answers, it has to do.
+    let mut ask_until = is_first.then(|| Instant::now() + ROUTES_LIMIT);
     for topic in topics.into_iter().take(MOST_TOPICS) {
+        if let Some(until) = ask_until {
+            let asked = timeout_at(until, cluster.client.recent_route(&topic, ROUTE_AGE)).await;
+            ask_until = asked.is_ok().then_some(until);
+        }
         // A topic without a route has no broker to ask.
-        if let Ok(queues) = cluster.queues(topic, &looking).await {
+        if let Ok(queues) = cluster.queues(&topic, &looking).await {
             concerned.extend(queues.iter().map(|q| q.broker_name.clone()));
         }
     }
@@ -182,13 +209,19 @@ async fn held(connection: &Connection, one: &Shown<'_>, limit: Duration) -> Resu
         {
             Held::No
         }
-        Err(error @ Error::Refused { .. }) => Held::Untold(describe(&error)),
+        Err(error @ Error::Refused { .. }) if !passes(&error) => Held::Untold(describe(&error)),
         Err(error) => return Err(error),
     };
     match (by_queue(connection, one, &key, limit).await?, by_log) {
         (Held::Untold(_), by_log) => Ok(by_log),
         (by_queue, _) => Ok(by_queue),
     }
+}
+
+/// Whether a refusal is of the moment: a broker that is busy or ends says nothing of what it has.
+fn passes(error: &Error) -> bool {
+    use ResponseCode as R;
+    matches!(error, Error::Refused { code: R::SystemBusy | R::FlowControl | R::ServiceNotAvailable | R::GoAway, .. })
 }
 
 /// The same by the queue's index, which may lag a little.
@@ -211,7 +244,7 @@ async fn by_queue(connection: &Connection, one: &Shown<'_>, key: &str, limit: Du
         let answer = match connection.request(&pull, limit).await {
             Ok(answer) => answer,
             Err(Error::Stored { .. }) => return Ok(Held::No),
-            Err(error @ Error::Refused { .. }) => return Ok(Held::Untold(describe(&error))),
+            Err(error @ Error::Refused { .. }) if !passes(&error) => return Ok(Held::Untold(describe(&error))),
             Err(error) => return Err(error),
         };
         if answer.status == PullStatus::Found {

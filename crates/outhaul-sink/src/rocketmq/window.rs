@@ -22,7 +22,8 @@ pub(super) enum Load {
 #[derive(Debug)]
 pub(super) struct Window {
     most: f64,
-    /// An answer that takes longer than this is slow: a part of the time after which the broker sheds load.
+    /// An answer that takes longer than this is slow: a part of the time after which the broker sheds load. So is only
+    /// one that also takes twice as long as the quickest of late: where every answer takes long, it is not for the load.
     slow: Duration,
     state: Mutex<State>,
     freed: Notify,
@@ -33,6 +34,8 @@ struct State {
     places: f64,
     taken: u32,
     lowered_at: Option<Instant>,
+    /// The quickest answer of late, seconds: forgotten by a hundredth an answer.
+    quickest: f64,
 }
 
 /// A place in the window.
@@ -44,7 +47,7 @@ pub(super) struct Place<'a> {
 impl Window {
     pub(super) fn new(most: u32, slow: Duration) -> Self {
         let most = f64::from(most.max(1));
-        let state = State { places: most.min(16.0), taken: 0, lowered_at: None };
+        let state = State { places: most.min(16.0), taken: 0, lowered_at: None, quickest: f64::INFINITY };
         Self { most, slow, state: Mutex::new(state), freed: Notify::new() }
     }
 
@@ -75,9 +78,12 @@ impl Window {
 
     fn learn(&self, load: Load, since: Instant) {
         let mut state = self.state();
+        if let Load::Answered(time) = load {
+            state.quickest = time.as_secs_f64().min(state.quickest * 1.01);
+        }
         let factor = match load {
             Load::Busy => 0.5,
-            Load::Answered(time) if time > self.slow => 0.9,
+            Load::Answered(time) if time > self.slow && time.as_secs_f64() > 2.0 * state.quickest => 0.9,
             Load::Answered(_) => {
                 state.places = (state.places + 1.0 / state.places).min(self.most);
                 drop(state);
@@ -147,6 +153,9 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn requests_of_one_moment_lower_it_once() {
         let window = Window::new(64, Duration::from_millis(100));
+        window.enter().await.leave(QUICK);
+        let window =
+            Window { state: Mutex::new(State { places: 16.0, ..window.state.into_inner().unwrap() }), ..window };
         let mut places = Vec::new();
         for _ in 0..8 {
             places.push(window.enter().await);
@@ -159,6 +168,26 @@ mod tests {
         let held = place.held();
         place.leave(Load::Answered(held));
         assert!((7.1..7.3).contains(&window.places()));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn where_every_answer_takes_long_it_is_not_for_the_load() {
+        let window = Window::new(64, Duration::from_millis(100));
+        let answer = async |ms| {
+            tokio::time::advance(Duration::from_millis(1)).await;
+            window.enter().await.leave(Load::Answered(Duration::from_millis(ms)));
+        };
+        for _ in 0..2_000 {
+            answer(400).await;
+        }
+        assert!(window.places() > 60.0, "{}", window.places());
+        answer(900).await;
+        assert!(window.places() < 60.0, "{}", window.places());
+        // It learns that the network has become longer.
+        for _ in 0..4_000 {
+            answer(1_500).await;
+        }
+        assert!(window.places() > 60.0, "{}", window.places());
     }
 
     #[tokio::test(start_paused = true)]

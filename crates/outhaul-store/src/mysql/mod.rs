@@ -159,6 +159,14 @@ impl Store for MySqlStore {
         self.shard_statuses().await.map_err(|e| e.while_doing("reading the status"))
     }
 
+    async fn memory(&self, destination: &str) -> StoreResult<Option<String>> {
+        self.kept(destination).await.map_err(|e| e.while_doing("reading what a destination remembers"))
+    }
+
+    async fn keep_memory(&self, destination: &str, text: &str) -> StoreResult<()> {
+        self.keep(destination, text).await.map_err(|e| e.while_doing("keeping what a destination remembers"))
+    }
+
     async fn instances(&self) -> StoreResult<Vec<InstanceStatus>> {
         self.instance_statuses().await.map_err(|e| e.while_doing("reading the instances"))
     }

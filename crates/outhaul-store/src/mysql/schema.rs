@@ -168,8 +168,8 @@ pub(super) fn relay_tables(options: &StoreOptions) -> Vec<Table> {
         ),
         table(
             "outbox_meta",
-            "what these tables are",
-            &[("name", "VARCHAR(64) NOT NULL"), ("value", "VARCHAR(255) NOT NULL")],
+            "what these tables are, and what destinations remember",
+            &[("name", "VARCHAR(300) NOT NULL"), ("value", "MEDIUMTEXT NOT NULL")],
             "PRIMARY KEY (name)",
         ),
     ]

@@ -180,8 +180,8 @@ fn tables(options: &StoreOptions, plan: &InitPlan, version: i32) -> Vec<Table> {
         ),
         table(
             "outbox_meta",
-            "what these tables are",
-            "  name varchar(64) COLLATE \"C\" NOT NULL PRIMARY KEY,\n  value text NOT NULL",
+            "what these tables are, and what destinations remember",
+            "  name varchar(300) COLLATE \"C\" NOT NULL PRIMARY KEY,\n  value text NOT NULL",
             "",
             &[],
         ),

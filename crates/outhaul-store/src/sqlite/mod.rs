@@ -36,6 +36,7 @@ use crate::options::{DatabaseKind, InitPlan, StoreOptions};
 use crate::store::{
     Found, InstanceStatus, LeaseRound, NewRow, NumberedReceipts, PruneRequest, Pruned, ReadPurpose, ReadRequest,
     ReadRows, Recovery, SchemaInfo, ShardStatus, Store, StoreResult, StoredChunk, StoredParked, behind_page,
+    memory_name,
 };
 
 /// The one shard that there is.
@@ -213,6 +214,16 @@ impl Store for SqliteStore {
     async fn status(&self) -> StoreResult<Vec<ShardStatus>> {
         let names = Arc::clone(&self.names);
         self.rest.read(move |tx| log::status(tx, &names)).await
+    }
+
+    async fn memory(&self, destination: &str) -> StoreResult<Option<String>> {
+        let (names, name) = (Arc::clone(&self.names), memory_name(destination));
+        self.rest.read(move |tx| schema::meta(tx, &names, &name)).await
+    }
+
+    async fn keep_memory(&self, destination: &str, text: &str) -> StoreResult<()> {
+        let (names, name, text) = (Arc::clone(&self.names), memory_name(destination), text.to_owned());
+        self.writer.write(move |tx| schema::keep_meta(tx, &names, &name, &text)).await
     }
 
     async fn instances(&self) -> StoreResult<Vec<InstanceStatus>> {

@@ -105,7 +105,8 @@ async fn it_forgets_what_is_not_flushed_and_says_so() {
     let mut shown = Vec::new();
     for (n, (m, outcome)) in batch.iter().zip(sink.send(0, &batch).await).enumerate() {
         let Outcome::Delivered(receipt) = outcome else { panic!("{outcome:?}") };
-        shown.push(Acknowledged { shard: ShardId(0), position: Position(n as u64), id: m.id.clone(), receipt });
+        let (shard, position, id) = (ShardId(0), Position(n as u64), m.id.clone());
+        shown.push(Acknowledged { comparison: 1, shard, position, id, receipt });
         if n == 0 {
             sink.flush(); // All three: they were stored by one call.
         }

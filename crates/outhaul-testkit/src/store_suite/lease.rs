@@ -136,7 +136,7 @@ pub async fn instances_tell_their_troubles(flavour: Flavour) {
         destination: "mq".into(),
         shards: vec![ShardId(0)],
         since_us: 1_796_000_000_000_000,
-        code: "OUT-2201".into(),
+        code: "OUT-2030".into(),
         text: "no route to 'a\\b' \u{1f4a5}".into(),
     };
     let troubles = vec![trouble.clone(), Trouble { destination: "points".into(), ..trouble }];
@@ -152,6 +152,20 @@ pub async fn instances_tell_their_troubles(flavour: Flavour) {
     assert_eq!(seen[0].troubles, []);
     until("the heartbeat is older", async || f.store.instances().await.expect("the instances")[1].heartbeat_ms > 20)
         .await;
+}
+
+/// What a destination remembers is there for the next process.
+pub async fn destinations_remember(flavour: Flavour) {
+    let f = Fixture::new(flavour).await;
+    let store = &f.store;
+    assert_eq!(store.memory("mq").await.expect("nothing yet"), None);
+    let long = "{\"topics\": \"'\\\\ \u{1f4a5}\"}".repeat(3_000);
+    for (name, text) in [("mq", "one"), ("MQ", "another"), ("mq", long.as_str()), ("mq", long.as_str())] {
+        store.keep_memory(name, text).await.expect("it is kept");
+        assert_eq!(f.another_store().await.memory(name).await.expect("it is there").as_deref(), Some(text));
+    }
+    assert_eq!(store.memory("MQ").await.expect("it is there").as_deref(), Some("another"));
+    store.inspect().await.expect("the rest of the table is as it was");
 }
 
 /// Of many that ask at the same moment, one gets each shard.

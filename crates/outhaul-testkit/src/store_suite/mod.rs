@@ -145,6 +145,7 @@ cases! { $
         a_round_has_several_parts
         instances_come_and_go
         instances_tell_their_troubles
+        destinations_remember
         many_ask_at_once
     }
     maintain {

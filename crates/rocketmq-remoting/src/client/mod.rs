@@ -171,6 +171,14 @@ impl Client {
         self.inner.routes.get(topic, &self.inner.name_servers).await
     }
 
+    /// As [`Self::route`], asked within `age` from now back, or now.
+    ///
+    /// # Errors
+    /// As [`Self::route`].
+    pub async fn recent_route(&self, topic: &str, age: Duration) -> Result<Arc<TopicRoute>, Error> {
+        self.inner.routes.recent(topic, &self.inner.name_servers, age).await
+    }
+
     /// As [`Self::route`], asked now.
     ///
     /// # Errors

@@ -121,6 +121,16 @@ impl Routes {
         ask(&self.topic(name), servers, self.limits.limit, None).await
     }
 
+    /// What was told within `age`, or asks.
+    pub(crate) async fn recent(
+        &self,
+        name: &str,
+        servers: &NameServers,
+        age: Duration,
+    ) -> Result<Arc<TopicRoute>, Error> {
+        ask(&self.topic(name), servers, self.limits.limit, Some(age)).await
+    }
+
     /// As if it had never been known.
     pub(crate) fn forget(&self, name: &str) {
         self.topics.lock().unwrap_or_else(PoisonError::into_inner).remove(name);

@@ -28,6 +28,14 @@ impl Sink for NotedSink {
         self.sink.slotting()
     }
 
+    fn recall(&self, memory: &str) {
+        self.sink.recall(memory);
+    }
+
+    fn memory(&self) -> Option<(u64, String)> {
+        self.sink.memory()
+    }
+
     async fn start(&self) -> Result<SinkInfo, SinkError> {
         self.sink.start().await
     }

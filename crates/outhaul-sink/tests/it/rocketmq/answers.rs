@@ -32,7 +32,7 @@ async fn a_slave_that_is_slow_and_then_gone() {
     let levels: Vec<AckLevel> = super::receipts(&outcomes).iter().map(|r| r.level).collect();
     assert_eq!(levels, [AckLevel::Received; 2]);
     let outcomes = send(&resends, &many(9..11)).await;
-    assert!(outcomes.iter().all(|o| word(o) == ("unknown", "OUT-2043")), "{outcomes:?}");
+    assert!(outcomes.iter().all(|o| word(o) == ("down", "OUT-2043")), "{outcomes:?}");
 
     cluster.kill9(&[Part::SlaveA]).await;
     until(&accepts, "SLAVE_NOT_AVAILABLE ").await;
@@ -58,7 +58,7 @@ async fn a_broker_that_sheds_load() {
     let cluster = OwnRocketMq::start(RocketMq::V4, &[]).await;
     let topics = Topics::at(cluster.namesrv());
     topics.create("orders", 8).await;
-    let sink = std::sync::Arc::new(topics.started(|c| c.request_limit_ms = 10_000).await);
+    let sink = std::sync::Arc::new(topics.started(|c| (c.request_limit_ms, c.slots) = (10_000, 24)).await);
     let address = cluster.address(Part::BrokerA).await.to_string().parse().unwrap();
     let admin = Admin::new(&topics.client());
     admin.update_broker_config(&address, &[("waitTimeMillsInSendQueue", "1")]).await.unwrap();

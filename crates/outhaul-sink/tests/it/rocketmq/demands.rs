@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use outhaul_sink::rocketmq::RocketMqSink;
-use outhaul_sink::{AckLevel, Receipt, Sink};
+use outhaul_sink::{AckLevel, Outcome, Sink};
 use outhaul_testkit::servers::rocketmq::{OwnRocketMq, Part, RocketMq};
 
 use super::{Topics, delivered, many};
@@ -51,16 +51,17 @@ pub(super) async fn the_barrier_proves_a_lone_message(version: RocketMq) {
 }
 
 /// Sends until the flush of a message took longer than the broker waited.
-async fn slow_flush(cluster: &OwnRocketMq, topics: &Topics, sink: &RocketMqSink) -> Receipt {
+/// What the sink says of the first message whose flush took too long.
+async fn slow_flush(cluster: &OwnRocketMq, topics: &Topics, sink: &RocketMqSink) -> Outcome {
     let address = cluster.address(Part::BrokerA).await.to_string().parse().unwrap();
     let admin = rocketmq_remoting::client::Admin::new(&topics.client());
     admin.update_broker_config(&address, &[("syncFlushTimeout", "0")]).await.unwrap();
     let large = |n| super::message(n, |row| row.payload = vec![b'x'; 1 << 20].into());
     for n in 100..400 {
-        let receipt = delivered(sink, &[large(n)]).await.remove(0);
-        if !receipt.detail.starts_with("SEND_OK ") {
+        let outcome = super::send(sink, &[large(n)]).await.remove(0);
+        if !super::text(&outcome).starts_with("SEND_OK ") {
             admin.update_broker_config(&address, &[("syncFlushTimeout", "5000")]).await.unwrap();
-            return receipt;
+            return outcome;
         }
     }
     panic!("every flush was quick enough");
@@ -79,8 +80,13 @@ async fn a_broker_that_flushes_first() {
     assert_eq!(sink.prove(&receipts).await.unwrap(), [true; 7]);
 
     // A flush that takes longer than the broker waits for it.
-    let slow = slow_flush(&cluster, &topics, &sink).await;
-    assert!(slow.level == AckLevel::Received && slow.detail.starts_with("FLUSH_DISK_TIMEOUT "), "{slow:?}");
+    let accepts = topics.started(|_| ()).await;
+    let slow = slow_flush(&cluster, &topics, &accepts).await;
+    let Outcome::Delivered(receipt) = &slow else { panic!("{slow:?}") };
+    assert!(receipt.level == AckLevel::Received && receipt.detail.starts_with("FLUSH_DISK_TIMEOUT "), "{slow:?}");
+    // Where more is demanded, it is not delivered.
+    let refused = slow_flush(&cluster, &topics, &sink).await;
+    assert_eq!(super::word(&refused), ("down", "OUT-2043"));
 
     let address = cluster.address(Part::BrokerA).await.to_string().parse().unwrap();
     let admin = rocketmq_remoting::client::Admin::new(&topics.client());

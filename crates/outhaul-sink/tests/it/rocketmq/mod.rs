@@ -1,6 +1,7 @@
 //! RocketMQ, on real brokers of both generations.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -197,8 +198,12 @@ async fn delivered(sink: &RocketMqSink, messages: &[Arc<Message>]) -> Vec<Receip
     receipts(&send(sink, messages).await)
 }
 
+/// As one comparison shows them.
 fn acknowledged(messages: &[Arc<Message>], receipts: &[Receipt]) -> Vec<Acknowledged> {
+    static COMPARISONS: AtomicU64 = AtomicU64::new(1);
+    let comparison = COMPARISONS.fetch_add(1, Ordering::Relaxed);
     let one = |(m, r): (&Arc<Message>, &Receipt)| Acknowledged {
+        comparison,
         shard: m.shard,
         position: m.position,
         id: m.id.clone(),
