@@ -5,6 +5,7 @@
 //! SYNC_FLUSH proves: that the broker has called msync.
 
 use std::collections::HashMap;
+use std::time::Duration;
 
 use outhaul_core::receipt::{AckLevel, Receipt};
 use rocketmq_remoting::Error;
@@ -15,6 +16,9 @@ use super::config::RocketMqConfig;
 use super::outcome::{describe, is_below, start_error};
 use super::place::Place;
 use crate::sink::SinkError;
+
+/// How long an answer may take that others wait for too.
+const ANSWER: Duration = Duration::from_millis(600);
 
 /// One answer a receipt. Brokers that do not answer now prove nothing, and hold up nobody else's.
 pub(super) async fn prove(
@@ -63,7 +67,7 @@ pub(super) async fn prove(
 /// The connection was renewed: what the broker has must be verified first.
 async fn bound(cluster: &Cluster, config: &RocketMqConfig, name: &str) -> Result<Option<i64>, SinkError> {
     let Ok(broker) = cluster.broker(name) else { return Ok(None) };
-    match broker.flushed(config.request_limit()).await {
+    match broker.flushed(config.request_limit().min(ANSWER)).await {
         Ok(flushed) => Ok(flushed.map(|flushed| flushed.at_least)),
         Err(error @ Error::Reconnected { .. }) => Err(start_error(&format!("broker {name}"), &error)),
         Err(error) => {

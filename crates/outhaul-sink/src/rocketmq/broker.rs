@@ -123,11 +123,13 @@ pub(super) struct Flushed {
 }
 
 impl Broker {
-    /// Looks at a master. One that was looked at before on the same connection stays as it is.
+    /// Looks at a master. One that was looked at before on the same connection stays as it is; one that did not answer
+    /// on it must answer first.
     pub(super) async fn look(
         master: &Master,
         channel: Channel,
         before: Option<Arc<Self>>,
+        silent: bool,
         max_in_flight: u32,
         limit: Duration,
     ) -> Result<Arc<Self>, Error> {
@@ -136,6 +138,10 @@ impl Broker {
         let connection = channel.connection(limit).await?;
         let unchanged = |b: &Arc<Self>| b.generation == connection.generation() && b.facts.name == master.broker_name;
         if let Some(before) = before.as_ref().filter(|b| unchanged(b)) {
+            if silent {
+                let left = deadline.saturating_duration_since(Instant::now());
+                connection.request(&GetRuntimeInfo, left).await?;
+            }
             return Ok(before.clone());
         }
         let left = deadline.saturating_duration_since(Instant::now());

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use outhaul_core::receipt::Reason;
 use rocketmq_remoting::client::{Admin, Client, Master, Producer, Where};
+use rocketmq_remoting::connection::Channel;
 use rocketmq_remoting::request::CreateTopic;
 use rocketmq_remoting::{Error, ResponseCode};
 use tokio::task::JoinSet;
@@ -17,10 +18,12 @@ use super::queues::{Queues, Topics};
 use crate::codes::SinkCode;
 use crate::sink::SinkError;
 
-/// How long a start waits for a broker that did not answer last time: its channel goes on trying by itself.
+/// How long a start waits for a broker that could not be used last time and is connected now.
 const DEAD_BROKER_WAIT: Duration = Duration::from_millis(150);
 /// How long a start waits for one that answered last time.
 const KNOWN_BROKER_WAIT: Duration = Duration::from_millis(600);
+/// How long a start waits for a name server where brokers are known.
+const NAME_SERVER_WAIT: Duration = Duration::from_millis(300);
 /// How long a look at what has changed waits for an answer.
 const LOOK_WAIT: Duration = Duration::from_millis(150);
 
@@ -78,6 +81,19 @@ struct Entry {
     broker: Result<Arc<Broker>, Reason>,
     /// The last that could.
     before: Option<Arc<Broker>>,
+    /// It did not answer on the connection of `before`, which is still there: it is not waited for again before it has
+    /// answered somebody who has time ([`Cluster::is_as_looked_at`]).
+    silent: bool,
+}
+
+impl Entry {
+    /// Whether a start need not look at it: what is known of it has not changed.
+    fn stays_away(&self, channel: &Channel) -> bool {
+        let status = channel.status();
+        let same = |before: &Arc<Broker>| before.generation == status.generation;
+        // Not connected: its channel goes on trying by itself.
+        self.broker.is_err() && (!status.connected || (self.silent && self.before.as_ref().is_some_and(same)))
+    }
 }
 
 /// What a start found.
@@ -149,11 +165,39 @@ impl Cluster {
     pub(super) async fn look(&self, config: &RocketMqConfig) -> Result<Looked, SinkError> {
         let masters = self.masters(config).await?;
         let known = self.brokers().clone();
+        let stays_away = |master: &Master| {
+            let entry = known.get(&master.broker_name);
+            entry.is_some_and(|e| e.stays_away(&self.client.channel(&master.address)))
+        };
+        let (away, masters): (Vec<Master>, Vec<Master>) = masters.into_iter().partition(stays_away);
+        let mut looked = Looked::default();
+        let mut failure = self.look_at(masters, &known, config, &mut looked).await;
+        if looked.up.is_empty() {
+            // Nobody is held up by waiting for the others.
+            failure = self.look_at(away, &known, config, &mut looked).await.or(failure);
+        }
+        looked.up.sort_by(|a, b| a.facts.name.cmp(&b.facts.name));
+        looked.new.sort_by(|a, b| a.facts.name.cmp(&b.facts.name));
+        match failure {
+            Some(failure) if looked.up.is_empty() => Err(failure),
+            _ => Ok(looked),
+        }
+    }
+
+    /// Looks at these, all at the same time. Returns why one of them cannot be used.
+    async fn look_at(
+        &self,
+        masters: Vec<Master>,
+        known: &BTreeMap<String, Entry>,
+        config: &RocketMqConfig,
+        looked: &mut Looked,
+    ) -> Option<SinkError> {
         let mut looking = JoinSet::new();
         for master in masters {
             let channel = self.client.channel(&master.address);
             let entry = known.get(&master.broker_name);
             let before = entry.and_then(|e| e.before.clone());
+            let silent = entry.is_some_and(|e| e.silent);
             let limit = match entry {
                 None => config.request_limit().mul_f64(0.8),
                 Some(Entry { broker: Ok(_), .. }) => KNOWN_BROKER_WAIT.min(config.request_limit()),
@@ -161,11 +205,10 @@ impl Cluster {
             };
             let most = config.max_in_flight;
             looking.spawn(async move {
-                let broker = Broker::look(&master, channel, before, most, limit).await;
+                let broker = Broker::look(&master, channel, before, silent, most, limit).await;
                 (master, broker)
             });
         }
-        let mut looked = Looked::default();
         let mut failure = None;
         while let Some(done) = looking.join_next().await {
             let Ok((master, broker)) = done else { continue };
@@ -188,12 +231,7 @@ impl Cluster {
             }
             self.keep(master, broker);
         }
-        looked.up.sort_by(|a, b| a.facts.name.cmp(&b.facts.name));
-        looked.new.sort_by(|a, b| a.facts.name.cmp(&b.facts.name));
-        match failure {
-            Some(failure) if looked.up.is_empty() => Err(failure),
-            _ => Ok(looked),
-        }
+        failure
     }
 
     /// Whether all is as the last start saw it. A connection that is being made counts as before: it is another one only
@@ -208,6 +246,7 @@ impl Cluster {
         let mut masters = listed.ok().and_then(Result::ok).unwrap_or_default();
         masters.retain(|m| !known.contains_key(&m.broker_name));
         let mut looking: JoinSet<Result<(), SinkError>> = JoinSet::new();
+        let answers: Arc<Mutex<Vec<String>>> = Arc::default();
         for Entry { master, broker, .. } in known.values().cloned() {
             match broker {
                 Ok(broker) => drop(looking.spawn(async move {
@@ -223,9 +262,11 @@ impl Cluster {
         }
         for master in masters {
             let (channel, most) = (self.client.channel(&master.address), config.max_in_flight);
+            let answers = answers.clone();
             looking.spawn(async move {
-                match Broker::look(&master, channel, None, most, LOOK_WAIT).await {
+                match Broker::look(&master, channel, None, false, most, LOOK_WAIT).await {
                     Ok(_) => {
+                        answers.lock().unwrap_or_else(PoisonError::into_inner).push(master.broker_name.clone());
                         let what = format!("broker {} at {} can be used again", master.broker_name, master.address);
                         Err(SinkError::of(SinkCode::RocketMqUnreachable, what))
                     }
@@ -233,20 +274,27 @@ impl Cluster {
                 }
             });
         }
+        let mut result = Ok(());
         while let Some(done) = looking.join_next().await {
-            done.unwrap_or(Ok(()))?;
+            result = result.and(done.unwrap_or(Ok(())));
         }
-        Ok(())
+        for name in answers.lock().unwrap_or_else(PoisonError::into_inner).iter() {
+            if let Some(entry) = Arc::make_mut(&mut self.brokers()).get_mut(name) {
+                entry.silent = false;
+            }
+        }
+        result
     }
 
     fn keep(&self, master: Master, broker: Result<Arc<Broker>, Error>) {
         let mut brokers = self.brokers();
         let before = brokers.get(&master.broker_name).and_then(|e| e.before.clone());
         let entry = match broker {
-            Ok(broker) => Entry { master, before: Some(broker.clone()), broker: Ok(broker) },
+            Ok(broker) => Entry { master, before: Some(broker.clone()), broker: Ok(broker), silent: false },
             Err(error) => {
+                let silent = brokers.get(&master.broker_name).is_some_and(|e| e.silent);
                 let error = start_error(&format!("broker {}", master.broker_name), &error);
-                Entry { master, before, broker: Err(Reason::new(error.code, error.message)) }
+                Entry { master, before, broker: Err(Reason::new(error.code, error.message)), silent }
             }
         };
         Arc::make_mut(&mut brokers).insert(entry.master.broker_name.clone(), entry);
@@ -257,7 +305,16 @@ impl Cluster {
         let cluster = Some(&*config.cluster).filter(|name| !name.is_empty());
         let mut masters: BTreeMap<String, Master> =
             self.brokers().iter().map(|(name, entry)| (name.clone(), entry.master.clone())).collect();
-        match self.admin.masters(cluster).await {
+        // Where brokers are known, a name server that hangs must not hold up what is sent to them.
+        let asking = self.admin.masters(cluster);
+        let listed = if masters.is_empty() {
+            asking.await
+        } else {
+            let request = rocketmq_remoting::RequestCode::GetBrokerClusterInfo;
+            let late = |_| Err(Error::TimedOut { request, after: NAME_SERVER_WAIT, sent: true });
+            tokio::time::timeout(NAME_SERVER_WAIT, asking).await.unwrap_or_else(late)
+        };
+        match listed {
             Ok(listed) => masters.extend(listed.into_iter().map(|m| (m.broker_name.clone(), m))),
             Err(error) if masters.is_empty() => {
                 return Err(start_error(&format!("name servers {}", config.namesrv.join(", ")), &error));
@@ -285,7 +342,7 @@ impl Cluster {
         if brokers.get(&lost.facts.name).is_some_and(same)
             && let Some(entry) = Arc::make_mut(&mut brokers).get_mut(&lost.facts.name)
         {
-            entry.broker = Err(reason);
+            (entry.broker, entry.silent) = (Err(reason), true);
         }
     }
 

@@ -33,6 +33,8 @@ const GROUP: &str = "outhaul-verify";
 /// How often a message that a queue's index does not have yet is looked for.
 const INDEX_TRIES: u32 = 20;
 const INDEX_PAUSE: Duration = Duration::from_millis(50);
+/// How long the first answer of a broker may take: what it says to this it has in memory.
+const FIRST_ANSWER: Duration = Duration::from_millis(600);
 /// Receipts whose topics are looked at, and topics, for the brokers that are concerned.
 const MOST_SHOWN: usize = 100_000;
 const MOST_TOPICS: usize = 64;
@@ -148,7 +150,8 @@ async fn concerned(
 async fn first_forgotten(broker: &Broker, config: &RocketMqConfig, shown: &[Shown<'_>]) -> Result<usize, Error> {
     let limit = config.request_limit();
     let connection = broker.connection(limit).await?;
-    let log = LogEnds::ask(&connection, broker, limit).await?;
+    // One that does not answer holds up the lane for this long, once.
+    let log = LogEnds::ask(&connection, broker, limit.min(FIRST_ANSWER)).await?;
     let offset = |s: &Shown<'_>| s.place.id.commit_log_offset;
     // What is beyond the end needs no question, nor what has expired.
     let mut end = shown.partition_point(|s| log.end.is_none_or(|end| offset(s) < end));

@@ -150,6 +150,50 @@ async fn a_process_that_begins_while_a_broker_is_away() {
     assert!(topics.client().refresh_route(&topics.topic("rare")).await.is_err());
 }
 
+/// Of two masters one is connected and does not answer: it is given up once, and further starts change nothing for the
+/// other one, until somebody who has time was answered.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_of_two_masters_hangs() {
+    let cluster = OwnRocketMq::start(RocketMq::V4, &["second-master"]).await;
+    let topics = Topics::at(cluster.namesrv());
+    topics.create("orders", 4).await;
+    let sink = topics.started(|c| c.request_limit_ms = 800).await;
+    let keyed = |from: u64| -> Vec<_> {
+        (0..40).map(|n| message(from + n, |row| row.key = Some(format!("user-{n}")))).collect()
+    };
+    let first = keyed(0);
+    let receipts = delivered(&sink, &first).await;
+    let on_b: BTreeSet<usize> = (0..40).filter(|n| receipts[*n].detail.contains(" broker-b/")).collect();
+    cluster.pause(&[Part::BrokerB]).await;
+    let mut left = 50;
+    while send(&sink, &keyed(100)).await.iter().all(|o| word(o).0 == "delivered") {
+        left -= 1;
+        assert!(left > 0, "it hangs and delivers");
+    }
+    sink.start().await.unwrap();
+    let verified = sink.verify(&acknowledged(&first, &receipts)).await.unwrap();
+    assert_eq!((verified.forgotten.len(), verified.older), (0, false), "the one that answers is compared");
+    for round in 0..5 {
+        let started = sink.start().await.unwrap();
+        assert!(started.unchanged, "round {round}: nobody has to compare anew");
+        for (n, outcome) in send(&sink, &keyed(200 + round * 40)).await.iter().enumerate() {
+            let expected = if on_b.contains(&n) { "down" } else { "delivered" };
+            assert_eq!(word(outcome).0, expected, "round {round}, user-{n}: {}", text(outcome));
+        }
+        sink.prove(&[]).await.unwrap();
+    }
+    cluster.resume(&[Part::BrokerB]).await;
+    let mut left = 100;
+    while sink.prove(&[]).await.is_ok() {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        left -= 1;
+        assert!(left > 0, "nobody notices that it answers again");
+    }
+    assert!(!sink.start().await.unwrap().unchanged);
+    let outcomes = send(&sink, &keyed(600)).await;
+    assert!(outcomes.iter().all(|o| word(o).0 == "delivered"), "{outcomes:?}");
+}
+
 /// Nothing is there: started later, it says so and goes on by itself.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nobody_answers() {
