@@ -2,8 +2,9 @@
 
 use super::{
     Cadence, CheckpointAnswer, Command, Event, InCheckpoint, Instance, Mode, Owned, Phase, ReadKind, Recovered,
-    UntilEmpty, Writing, destinations::Target, leases::LEASE_SPACING_MS,
+    UntilEmpty, Writing, destinations::Target, leases::LEASE_SPACING_MS, refusals::Turn,
 };
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use crate::checkpoint::{Checkpoint, ShardOutcome};
@@ -205,20 +206,30 @@ impl Instance {
             return;
         }
         let settings = &self.config.settings;
-        let (rows, bytes) =
-            self.pipelines().map(|(_, p)| p.unmoved()).fold((0, 0), |(r, b), (rows, bytes)| (r + rows, b + bytes));
+        let mut refusals = std::mem::take(&mut self.refusals);
+        let is_due = |p: &Pipeline| p.checkpoint_due_us(&self.config).is_some_and(|at| at <= now.mono_us);
+        let wants =
+            |shard| self.pipelines().any(|(s, p)| s == shard && p.has_changes() && (p.unmoved().0 > 0 || is_due(p)));
+        let turn = refusals.turn(now, wants);
+        let takes_part = |shard: ShardId| match turn {
+            Turn::Alone(alone) => shard == alone,
+            Turn::Others => !refusals.is_refused(shard),
+        };
+        let parts = || self.pipelines().filter(|(s, _)| takes_part(*s)).map(|(_, p)| p);
+        let (rows, bytes) = parts().map(Pipeline::unmoved).fold((0, 0), |(r, b), (rows, bytes)| (r + rows, b + bytes));
         let full = rows >= settings.checkpoint_rows || bytes >= settings.checkpoint_bytes;
-        let due = self.pipelines().any(|(_, p)| {
-            p.checkpoint_due_us(&self.config).is_some_and(|at| at <= now.mono_us) || (full && p.unmoved().0 > 0)
-        });
+        let due = turn != Turn::Others || parts().any(|p| is_due(p) || (full && p.unmoved().0 > 0));
         if !due {
+            self.refusals = refusals;
             return;
         }
+        let mut waiting = parts().filter(|p| p.unmoved().0 > 0).count();
+        let taking_part: BTreeSet<ShardId> = self.shards.keys().copied().filter(|s| takes_part(*s)).collect();
+        self.refusals = refusals;
         // Whatever else has rows to move comes along: one transaction for all. Receipts alone wait for their own time.
         let (mut rows_left, mut bytes_left) = (settings.checkpoint_rows, settings.checkpoint_bytes);
-        let mut waiting = self.pipelines().filter(|(_, p)| p.unmoved().0 > 0).count();
         let (mut shards, mut shares) = (Vec::new(), Vec::new());
-        for owned in self.shards.values_mut() {
+        for (_, owned) in self.shards.iter_mut().filter(|(shard, _)| taking_part.contains(shard)) {
             let Phase::Running(p) = &mut owned.phase else { continue };
             let has_rows = p.unmoved().0 > 0;
             let is_due = p.checkpoint_due_us(&self.config).is_some_and(|at| at <= now.mono_us);
@@ -254,13 +265,26 @@ impl Instance {
         match answer {
             CheckpointAnswer::Committed(outcomes) => {
                 self.checkpoint_failures = 0;
+                let shares = self.checkpoint.iter().flat_map(|c| &c.shares);
+                self.refusals.written(shares.map(|share| share.shard));
                 self.finish_checkpoint(now, outcomes.into_iter().map(Some).collect());
             }
             CheckpointAnswer::Unknown if self.config.faults.has(Fault::UnknownTakenForNotWritten) => {
                 self.on_checkpointed(now, CheckpointAnswer::NotWritten);
             }
             CheckpointAnswer::NotWritten => {
-                self.checkpoint_failed(now);
+                let shards: Vec<ShardId> =
+                    self.checkpoint.iter().flat_map(|c| &c.shares).map(|share| share.shard).collect();
+                // Where the database does not answer at all, it is nobody's in particular.
+                let answers = self.leases.failures == 0;
+                let mut jitter = self.jitter.clone();
+                let backoff = (&mut jitter, self.config.settings.store_backoff_ms);
+                let of_one =
+                    answers && self.refusals.failed(&shards, self.checkpoint_failures.saturating_add(1), now, backoff);
+                self.jitter = jitter;
+                if !of_one {
+                    self.checkpoint_failed(now);
+                }
                 self.finish_checkpoint(now, Vec::new());
             }
             CheckpointAnswer::Unknown => {
@@ -480,7 +504,8 @@ impl Instance {
                     }
                     if self.checkpoint.is_none() {
                         let due = p.checkpoint_due_us(&self.config);
-                        times.extend(due.map(|at| at.max(self.checkpoint_not_before_us)));
+                        let own = self.refusals.not_before_us(*shard).unwrap_or_default();
+                        times.extend(due.map(|at| at.max(self.checkpoint_not_before_us).max(own)));
                     }
                 }
             }

@@ -22,6 +22,7 @@ mod drive;
 mod event;
 mod exchange;
 mod leases;
+mod refusals;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -29,6 +30,7 @@ use std::sync::Arc;
 use destinations::Target;
 pub use event::Event;
 pub use exchange::{CheckpointAnswer, Command, Input, ReadKind, Ready, Recovered};
+use refusals::Refusals;
 
 use crate::checkpoint::Checkpoint;
 use crate::config::{Config, Jitter, Now};
@@ -132,6 +134,7 @@ pub struct Instance {
     checkpoint: Option<InCheckpoint>,
     checkpoint_not_before_us: u64,
     checkpoint_failures: u32,
+    refusals: Refusals,
     targets: Vec<Target>,
     mode: Mode,
     until_empty: UntilEmpty,
@@ -183,6 +186,7 @@ impl Instance {
             checkpoint: None,
             checkpoint_not_before_us: 0,
             checkpoint_failures: 0,
+            refusals: Refusals::default(),
             mode: Mode::Running,
             until_empty: UntilEmpty::Off,
             commands: std::collections::VecDeque::new(),
