@@ -238,6 +238,14 @@ pub enum Outcome {
     Rejected(Reason),
     /// The destination as a whole does not answer or refuses everyone; says nothing about the message.
     DestinationDown(Reason),
+    /// It was not sent, since the part of the destination that it belongs to cannot take it now; others may get on. Says
+    /// nothing about the message: nothing is counted, and only its key waits.
+    Held {
+        /// Why, without payload or secrets.
+        reason: Reason,
+        /// Milliseconds to wait. None: that part is down; until the destination was started anew, which this asks for.
+        after_ms: Option<u64>,
+    },
     /// It may or may not have been stored: no answer within the limit, or a connection lost in between.
     Unknown(Reason),
 }

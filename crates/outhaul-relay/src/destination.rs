@@ -110,7 +110,7 @@ impl Runner {
     fn log_failures(&self, outcomes: &[Outcome]) {
         let reasons = outcomes.iter().filter_map(|o| match o {
             Outcome::Retry { reason, .. } | Outcome::Rejected(reason) | Outcome::Unknown(reason) => Some(reason),
-            Outcome::Delivered(_) | Outcome::DestinationDown(_) => None,
+            Outcome::Delivered(_) | Outcome::DestinationDown(_) | Outcome::Held { .. } => None,
         });
         let mut failed: Vec<(&Reason, u64)> = Vec::new();
         for reason in reasons {

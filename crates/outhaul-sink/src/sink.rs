@@ -139,6 +139,8 @@ pub trait Sink: Send + Sync + 'static {
     /// has made: what the destination may have forgotten when the old one broke must be found out first. It answers
     /// `DestinationDown` for what is not sent, which brings about the next start.
     ///
+    /// What belongs to a part of the destination that cannot take it, while others of the slot can, is answered `Held`.
+    ///
     /// `Delivered` is said only when the destination has confirmed; its level is what the confirmation proves.
     async fn send(&self, slot: u32, messages: &[Arc<Message>]) -> Vec<Outcome>;
 

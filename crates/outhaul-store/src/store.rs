@@ -29,6 +29,7 @@ pub(crate) fn behind_page(page: &[ParkedEntry]) -> Option<Position> {
 pub const RECOVERED_TEXT_CHARS: usize = 1_000;
 
 /// The name in `outbox_meta` of what a destination keeps.
+#[cfg(any(feature = "sqlite", feature = "mysql", feature = "postgres"))]
 pub(crate) fn memory_name(destination: &str) -> String {
     format!("destination:{destination}")
 }

@@ -147,7 +147,8 @@ impl Sink for SharedSink {
             return vec![Outcome::DestinationDown(Reason::new(code, message)); messages.len()];
         };
         let outcomes = self.shared.sink.send(slot, messages).await;
-        if outcomes.iter().any(|o| matches!(o, Outcome::DestinationDown(_))) {
+        let wants_start = |o: &Outcome| matches!(o, Outcome::DestinationDown(_) | Outcome::Held { after_ms: None, .. });
+        if outcomes.iter().any(wants_start) {
             self.shared.failed.fetch_max(start, Ordering::SeqCst);
         }
         outcomes

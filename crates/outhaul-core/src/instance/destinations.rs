@@ -141,7 +141,7 @@ impl Instance {
             let Phase::Running(p) = &mut owned.phase else { continue };
             let Some(lane) = p.lane_mut(destination) else { continue };
             match &result {
-                Ok(ready) => lane.on_started(start, ready.unchanged),
+                Ok(ready) => lane.on_started(start, ready.unchanged, now),
                 Err(reason) => lane.on_not_started(reason),
             }
         }

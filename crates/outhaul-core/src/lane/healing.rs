@@ -172,6 +172,9 @@ impl Lane {
         if self.slots_down == 0 {
             self.last_error = None;
         }
+        if self.healing.verified == start {
+            self.try_aside(now);
+        }
     }
 
     /// Takes positions out of what is settled: they are sent again.

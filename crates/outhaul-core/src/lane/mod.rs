@@ -12,7 +12,7 @@ mod proof;
 mod queue;
 mod slot;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::sync::Arc;
 
 pub(crate) use block::OrderKey;
@@ -88,6 +88,8 @@ pub struct Lane {
     last_error: Option<Reason>,
     /// Since when a slot is down, microseconds of the wall clock.
     down_since_us: i64,
+    /// A part of the destination is down, and messages wait for it: since when, microseconds of the wall clock, and why.
+    part_down: Option<(i64, Reason)>,
     counts: ParkedCounts,
     faults: Faults,
 }
@@ -182,6 +184,7 @@ impl Lane {
             stored_cursor: stored.map(|s| s.cursor),
             last_error: None,
             down_since_us: 0,
+            part_down: None,
             counts: ParkedCounts::default(),
             faults,
             config,
@@ -334,15 +337,19 @@ impl Lane {
     /// Since when it does not get on with its destination, in whole or in part, and why: wall clock, microseconds.
     pub(crate) fn trouble(&self) -> Option<(i64, &Reason)> {
         let down = (self.slots_down > 0).then_some(self.down_since_us);
-        let since = down.into_iter().chain(self.unverified_since_us()).min()?;
-        Some((since, self.last_error.as_ref()?))
+        let since = down.into_iter().chain(self.unverified_since_us()).min();
+        let whole = since.and_then(|since| Some((since, self.last_error.as_ref()?)));
+        whole.or(self.part_down.as_ref().map(|(since, reason)| (*since, reason)))
     }
 
     /// The destination was started.
-    pub(crate) fn on_started(&mut self, start: u64, unchanged: bool) {
+    pub(crate) fn on_started(&mut self, start: u64, unchanged: bool, now: Now) {
         let before = std::mem::replace(&mut self.newest_start, start);
         if unchanged {
             self.still_verified(before, start);
+        }
+        if self.is_verified(Some(start)) {
+            self.try_aside(now);
         }
         if self.slots_down == 0 {
             self.last_error = None;
@@ -364,7 +371,7 @@ impl Lane {
         for item in parked {
             self.not_sending(&OrderKey::of(&item.message));
         }
-        self.put_back(slot_id, batch, items, Vec::new(), now);
+        self.put_back(slot_id, batch, items, (Vec::new(), &HashSet::new()), now);
     }
 
     /// A whole batch was answered. Returns the start of the destination after which it is down, if it said so.
@@ -382,14 +389,19 @@ impl Lane {
         self.in_flight -= 1;
         let delivered = outcomes.iter().filter(|o| matches!(o, Outcome::Delivered(_))).count();
         // Any answer about a single message shows that the destination lives; only silence about all of them does not.
-        let answered =
-            outcomes.iter().any(|o| matches!(o, Outcome::Delivered(_) | Outcome::Rejected(_) | Outcome::Retry { .. }));
+        let answered = outcomes.iter().any(|o| !matches!(o, Outcome::DestinationDown(_) | Outcome::Unknown(_)));
+        let part_down = outcomes.iter().find_map(|o| match o {
+            Outcome::Held { reason, after_ms: None } => Some(reason.clone()),
+            _ => None,
+        });
         let down = outcomes.iter().find_map(|o| match o {
             Outcome::DestinationDown(reason) => Some(reason.clone()),
             _ => None,
         });
         let failed = outcomes.iter().find_map(|o| match o {
-            Outcome::Retry { reason, .. } | Outcome::Unknown(reason) => Some(reason.clone()),
+            Outcome::Retry { reason, .. } | Outcome::Unknown(reason) | Outcome::Held { reason, .. } => {
+                Some(reason.clone())
+            }
             _ => None,
         });
         if let Some(reason) = down.as_ref().or(failed.as_ref()) {
@@ -430,7 +442,9 @@ impl Lane {
         if let Some(slot) = self.slots.get_mut(&slot_id) {
             slot.deliveries = slot.deliveries.saturating_add(delivered as u64);
         }
-        down_after
+        let restart = part_down.is_some().then_some(start);
+        self.note_part(part_down, now, events);
+        down_after.or(restart)
     }
 }
 

@@ -156,6 +156,7 @@ impl Lane {
             let (rest, stop): (Vec<_>, Vec<_>) =
                 slot.queue.drain(..).partition(|i| i.parked || !blocked.contains(&OrderKey::of(&i.message)));
             slot.queue.extend(rest);
+            slot.count_aside();
             items.extend(stop);
         }
         items.sort_by_key(|i| i.message.position);

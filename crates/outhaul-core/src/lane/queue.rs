@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use super::slot::{Held, Item};
+use super::slot::{Held, Item, Slot};
 use super::{Lane, OrderKey, SendBatch};
 use crate::config::{Jitter, Now};
 use crate::faults::Fault;
@@ -84,13 +84,13 @@ impl Lane {
             && self.next.0 - self.cursor.0 < l.max_span
     }
 
-    /// Messages that wait in slots that are down, and their bytes.
+    /// Messages that wait in slots that are down, or for a part of the destination that is, and their bytes.
     fn queued_where_down(&self) -> (usize, usize) {
-        if self.slots_down == 0 {
+        if self.slots_down == 0 && self.part_down.is_none() {
             return (0, 0);
         }
-        let down = self.slots.values().filter(|s| !s.breaker.is_closed());
-        down.fold((0, 0), |(n, bytes), s| (n + s.queued, bytes + s.queued_bytes))
+        let of = |s: &Slot| if s.breaker.is_closed() { s.aside } else { (s.queued, s.queued_bytes) };
+        self.slots.values().map(of).fold((0, 0), |(n, bytes), (more, more_bytes)| (n + more, bytes + more_bytes))
     }
 
     /// The log has no messages here: they were removed by hand, or a backup was restored. There is nothing to send.
@@ -182,6 +182,7 @@ impl Lane {
         let mut front: Vec<Item> = Vec::new();
         let mut held: Vec<(OrderKey, Item, u64)> = Vec::new();
         let mut blocked: HashSet<OrderKey> = HashSet::new();
+        let mut aside: HashSet<OrderKey> = HashSet::new();
         let mut behind: Vec<Item> = Vec::new();
         for (mut item, outcome) in items.into_iter().zip(outcomes.into_iter().chain(missing)) {
             let key = OrderKey::of(&item.message);
@@ -220,6 +221,20 @@ impl Lane {
                         stopped.insert(key, Place::Front);
                         front.push(item);
                     }
+                }
+                Outcome::Held { after_ms, .. } => {
+                    if item.parked {
+                        self.postpone_first(&key, now, jitter);
+                        continue;
+                    }
+                    // A start brings it back before that.
+                    let longest_ms = self.config.limits.breaker_backoff_ms.1;
+                    let at = now.after_ms(after_ms.unwrap_or(longest_ms).min(longest_ms));
+                    if after_ms.is_none() {
+                        aside.insert(key.clone());
+                    }
+                    stopped.insert(key.clone(), Place::Held);
+                    held.push((key, item, at));
                 }
                 Outcome::Rejected(reason) => {
                     item.attempts = item.attempts.saturating_add(1);
@@ -266,7 +281,7 @@ impl Lane {
                 }
             }
         }
-        self.put_back(slot_id, batch, front, held, now);
+        self.put_back(slot_id, batch, front, (held, &aside), now);
         self.park_behind(slot_id, &blocked, behind, now);
     }
 
@@ -326,7 +341,7 @@ impl Lane {
         slot_id: u32,
         batch: u64,
         front: Vec<Item>,
-        held: Vec<(OrderKey, Item, u64)>,
+        (held, aside): (Vec<(OrderKey, Item, u64)>, &HashSet<OrderKey>),
         now: Now,
     ) {
         let front: Vec<Item> = front.into_iter().filter_map(|i| self.put_back_rewound(slot_id, batch, i)).collect();
@@ -353,7 +368,38 @@ impl Lane {
             if let Some(younger) = slot.held.remove(&key) {
                 h.items.extend(younger.items);
             }
+            h.aside = aside.contains(&key);
             slot.held.insert(key, h);
+        }
+        slot.count_aside();
+    }
+
+    /// The destination was started, and may be sent to: what waits for a part of it is tried.
+    pub(super) fn try_aside(&mut self, now: Now) {
+        if self.part_down.is_some() {
+            self.slots.values_mut().for_each(|slot| slot.try_aside(now.mono_us));
+        }
+    }
+
+    /// A batch was answered: whether a part of the destination is down, by what waits for it.
+    pub(super) fn note_part(&mut self, down: Option<Reason>, now: Now, events: &mut Vec<Event>) {
+        let (shard, destination) = (self.shard, self.index);
+        match (down, &mut self.part_down) {
+            (Some(reason), Some((_, last))) => *last = reason,
+            (Some(reason), none) => {
+                *none = Some((now.wall_us, reason.clone()));
+                if self.slots_down == 0 {
+                    events.push(Event::DestinationDown { shard, destination, reason });
+                }
+            }
+            (None, Some(_)) if self.slots.values().all(|slot| slot.aside.0 == 0) => {
+                self.part_down = None;
+                if self.slots_down == 0 {
+                    self.last_error = None;
+                    events.push(Event::DestinationUp { shard, destination });
+                }
+            }
+            (None, _) => {}
         }
     }
 

@@ -74,6 +74,8 @@ impl Item {
 pub(super) struct Held {
     pub(super) items: VecDeque<Item>,
     pub(super) retry_at_us: u64,
+    /// They wait for a part of the destination that is down.
+    pub(super) aside: bool,
 }
 
 /// What a batch is made of.
@@ -98,13 +100,16 @@ pub(super) struct Slot {
     pub(super) down_since_start: Option<u64>,
     /// Batches in a row about which the destination said nothing.
     pub(super) silent_batches: u32,
+    /// Messages that wait for a part of the destination that is down, and their bytes.
+    pub(super) aside: (usize, usize),
     /// Messages here, those under way included, and their bytes. Parked ones are not counted.
     pub(super) queued: usize,
     pub(super) queued_bytes: usize,
 }
 
 impl Slot {
-    /// Takes the next batch: first keys whose wait is over, then the queue; messages of held keys join those held.
+    /// Takes the next batch: first keys whose wait is over, then the queue; messages of held keys join those held. Of what
+    /// waits for a part that is down it takes no more than half a batch, so that the others get on.
     pub(super) fn begin(
         &mut self,
         batch: u64,
@@ -125,13 +130,19 @@ impl Slot {
         let mut due: Vec<OrderKey> =
             self.held.iter().filter(|(_, h)| h.retry_at_us <= now_us).map(|(k, _)| k.clone()).collect();
         // By position, so that a run from a seed does not depend on the order of a hash map.
-        due.sort_by_key(|k| self.held.get(k).and_then(|h| h.items.front()).map(|i| i.message.position));
+        due.sort_by_key(|k| {
+            let held = self.held.get(k);
+            let first = held.and_then(|h| h.items.front()).map(|i| i.message.position);
+            (held.is_some_and(|h| h.aside), first)
+        });
+        let mut aside_left = if self.queue.is_empty() { max } else { max.div_ceil(2) };
         'due: for key in due {
             let Some(held) = self.held.get_mut(&key) else { continue };
             while let Some(item) = held.items.front() {
-                if !fits(&items, &mut bytes, item) {
+                if (held.aside && aside_left == 0) || !fits(&items, &mut bytes, item) {
                     break 'due;
                 }
+                aside_left -= usize::from(held.aside);
                 items.extend(held.items.pop_front());
             }
             self.held.remove(&key);
@@ -146,6 +157,7 @@ impl Slot {
             }
             items.extend(self.queue.pop_front());
         }
+        self.count_aside();
         if items.is_empty() {
             return None;
         }
@@ -168,8 +180,22 @@ impl Slot {
         items.filter(|i| !i.parked).map(|i| i.message.position)
     }
 
+    /// Counts anew what waits for a part that is down.
+    pub(super) fn count_aside(&mut self) {
+        let items = self.held.values().filter(|h| h.aside).flat_map(|h| &h.items).filter(|i| !i.parked);
+        self.aside = items.fold((0, 0), |(n, bytes), i| (n + 1, bytes + i.message.weight()));
+    }
+
+    /// What waits for a part that is down is tried now: it may be up again.
+    pub(super) fn try_aside(&mut self, now_us: u64) {
+        if self.aside.0 > 0 {
+            self.held.values_mut().filter(|h| h.aside).for_each(|h| h.retry_at_us = now_us);
+        }
+    }
+
     /// Everything that is not under way.
     pub(super) fn withdraw(&mut self) -> Vec<Item> {
+        self.aside = (0, 0);
         let held = self.held.drain().flat_map(|(_, h)| h.items);
         let mut items: Vec<Item> = held.collect();
         items.extend(self.queue.drain(..));

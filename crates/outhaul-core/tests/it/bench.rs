@@ -10,7 +10,7 @@ use outhaul_core::destination::DestinationIndex;
 use outhaul_core::instance::{CheckpointAnswer, Command, Event, Input, Instance, ReadKind, Ready, Recovered};
 use outhaul_core::lane::{SendBatch, Slotting, Verification};
 use outhaul_core::lease::{InstanceRow, LeaseReport, LeaseRow};
-use outhaul_core::message::{Epoch, Position, Row, Seq, ShardId};
+use outhaul_core::message::{Epoch, Message, Position, Row, Seq, ShardId};
 use outhaul_core::parked::ParkedWrite;
 use outhaul_core::receipt::{AckLevel, LaneReceipt, Outcome, Reason, Receipt};
 use outhaul_core::route::{Route, Routes};
@@ -192,6 +192,22 @@ impl Bench {
             let left_us = end.saturating_sub(self.now.mono_us);
             if left_us == 0 {
                 return answered;
+            }
+            self.pass_ms(left_us.div_ceil(1_000).min(5));
+        }
+    }
+
+    /// Answers every send that is or will be under way within so many milliseconds, each message by what `of` says.
+    pub fn answer_each(&mut self, ms: u64, of: impl Fn(&Message) -> Outcome) {
+        let end = self.now.mono_us + ms * 1_000;
+        loop {
+            while let Some((_, batch)) = self.sends.front() {
+                let outcomes = batch.messages.iter().map(|m| of(m)).collect();
+                self.answer_nth(0, outcomes);
+            }
+            let left_us = end.saturating_sub(self.now.mono_us);
+            if left_us == 0 {
+                return;
             }
             self.pass_ms(left_us.div_ceil(1_000).min(5));
         }

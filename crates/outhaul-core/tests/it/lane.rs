@@ -3,7 +3,7 @@
 use outhaul_core::config::LaneLimits;
 use outhaul_core::instance::Event;
 use outhaul_core::lane::{ParkedCounts, Slotting};
-use outhaul_core::message::{Defect, Position, Row, ShardId};
+use outhaul_core::message::{Defect, Message, Position, Row, ShardId};
 use outhaul_core::receipt::{Outcome, Reason};
 
 use super::bench::{Bench, delivered, down, rejected, retry, row};
@@ -165,4 +165,50 @@ fn many_parked_messages_are_tried_again_a_few_at_a_time() {
     assert!(bench.ticks - before < 2_000, "{} ticks while the destination thinks", bench.ticks - before);
     bench.answer_slots(120_000, &[0], &delivered());
     assert_eq!(bench.instance.view()[0].lanes[0].parked, ParkedCounts::default());
+}
+
+/// Messages of one slot belong to different parts of the destination (queues of two brokers, say). One part is down for
+/// long, and more messages wait for it than the lane may hold: those of the other part are sent as they come.
+#[test]
+fn l3_a_part_that_is_down_holds_up_no_other_of_its_slot() {
+    let few = LaneLimits { max_queued: 20, max_batch: 10, max_span: 2_000, ..limits() };
+    let mut bench = Bench::running(few, Slotting::Single);
+    let delivered_ids = std::cell::RefCell::new(Vec::new());
+    let up = std::cell::Cell::new(false);
+    let answer = |m: &Message| {
+        if m.key.as_deref() == Some("a") && !up.get() {
+            return Outcome::Held { reason: Reason::new("OUT-9001", "that broker is down"), after_ms: None };
+        }
+        delivered_ids.borrow_mut().push(m.id.clone());
+        delivered()
+    };
+    let view = |bench: &Bench| bench.instance.view()[0].lanes[0].clone();
+    for n in 0..60 {
+        bench.table.extend(rows(4 * n + 1..=4 * n + 4));
+        bench.answer_each(40, answer);
+        let good = delivered_ids.borrow().len() as u64;
+        assert_eq!(good, 2 * n + 2, "round {n}: {:?}", view(&bench));
+    }
+    assert_eq!(view(&bench).parked, ParkedCounts::default(), "nothing is parked, nothing counts");
+    assert!(view(&bench).queued > 100, "{:?}", view(&bench));
+    let troubles = bench.instance.troubles();
+    assert_eq!((troubles.len(), troubles[0].text.as_str()), (1, "that broker is down"));
+    let before = bench.starts;
+    bench.answer_each(60_000, answer);
+    assert!((4..=20).contains(&(bench.starts - before)), "{} starts within a minute", bench.starts - before);
+
+    up.set(true);
+    bench.answer_each(11_000, answer);
+    let all = delivered_ids.borrow();
+    assert_eq!(all.len(), 240);
+    let numbers = |odd: u64| -> Vec<u64> {
+        let all = all.iter().map(|id| id[1..].parse::<u64>().unwrap());
+        all.filter(|n| n % 2 == odd).collect()
+    };
+    assert!(numbers(0).is_sorted() && numbers(1).is_sorted(), "each key in its order");
+    assert_eq!((view(&bench).cursor, view(&bench).queued), (Position(240), 0));
+    assert_eq!(bench.instance.troubles(), []);
+    let told = |wanted: fn(&Event) -> bool| bench.events.iter().filter(|e| wanted(e)).count();
+    assert_eq!(told(|e| matches!(e, Event::DestinationDown { .. })), 1);
+    assert_eq!(told(|e| matches!(e, Event::DestinationUp { .. })), 1);
 }

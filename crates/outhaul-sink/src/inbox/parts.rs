@@ -183,6 +183,7 @@ mod tests {
             Outcome::Retry { .. } => "retry",
             Outcome::Rejected(_) => "rejected",
             Outcome::DestinationDown(_) => "down",
+            Outcome::Held { .. } => "held",
             Outcome::Unknown(_) => "unknown",
         };
         deliver_all(model, messages, || 5).await.into_iter().map(word).collect()

@@ -113,6 +113,8 @@ pub(super) struct Broker {
     flushed: tokio::sync::Mutex<Option<(Instant, Flushed)>>,
     /// Whether a weaker answer than configured was reported already.
     weak_told: Mutex<bool>,
+    /// When it last answered a send.
+    answered_at: Mutex<Option<Instant>>,
 }
 
 /// How far a broker's commit log is, by its own words.
@@ -158,6 +160,7 @@ impl Broker {
             window,
             flushed: tokio::sync::Mutex::default(),
             weak_told: Mutex::default(),
+            answered_at: Mutex::default(),
         }))
     }
 
@@ -190,6 +193,16 @@ impl Broker {
         let flushed = info.flushed_at_least().map(|at_least| Flushed { at_least });
         *known = flushed.map(|flushed| (Instant::now(), flushed));
         Ok(flushed)
+    }
+
+    /// It has answered a send, whatever it said.
+    pub(super) fn answered(&self) {
+        *self.answered_at.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+    }
+
+    /// Whether it has answered no send since.
+    pub(super) fn is_silent_since(&self, began: Instant) -> bool {
+        self.answered_at.lock().unwrap_or_else(PoisonError::into_inner).is_none_or(|at| at < began)
     }
 
     /// True the first time.

@@ -27,6 +27,8 @@ use crate::codes::SinkCode;
 
 /// The most bytes of a batch, whatever the broker takes.
 const MAX_BATCH_BYTES: usize = 1024 * 1024;
+/// The wait where the window is full: of a slow broker, which is not down.
+const NO_PLACE_MS: u64 = 200;
 /// The first wait after SYSTEM_BUSY; it doubles.
 const BUSY_PAUSE: Duration = Duration::from_millis(10);
 
@@ -140,7 +142,7 @@ impl<'a> Delivery<'a> {
             NoQueues::Down(Reason::new(SinkCode::RocketMqUnreachable.code(), text))
         };
         found.unwrap_or_else(|_| Err(slow())).map_err(|why| match why {
-            NoQueues::Down(reason) => Outcome::DestinationDown(reason),
+            NoQueues::Down(reason) => self.down(None, reason),
             NoQueues::Topic(reason) => Outcome::Retry { reason, after_ms: None },
         })
     }
@@ -161,7 +163,18 @@ impl<'a> Delivery<'a> {
                 line.run(group.indexes.into()).await;
                 line.settled
             }
-            Err(reason) => self.nowhere(group.indexes, &Outcome::DestinationDown(reason), held),
+            Err(reason) => {
+                let outcome = self.down(Some(&queue.broker_name), reason);
+                self.nowhere(group.indexes, &outcome, held)
+            }
+        }
+    }
+
+    /// A broker, or (None) the way to a topic, is not there: the destination as a whole is down if nobody else is there.
+    fn down(&self, broker: Option<&str>, reason: Reason) -> Outcome {
+        match self.brokers.usable().any(|name| Some(name) != broker) {
+            true => Outcome::Held { reason, after_ms: None },
+            false => Outcome::DestinationDown(reason),
         }
     }
 
@@ -172,7 +185,7 @@ impl<'a> Delivery<'a> {
         for index in indexes {
             let key = self.key(index);
             let is_held = key.is_some_and(|key| held.contains(key));
-            let down = matches!(outcome, Outcome::DestinationDown(_));
+            let down = matches!(outcome, Outcome::DestinationDown(_) | Outcome::Held { .. });
             settled.push((index, if is_held && !down { behind() } else { outcome.clone() }));
             held.extend(key);
         }
@@ -305,29 +318,42 @@ impl<'a> Line<'a, '_> {
         let mut pause = BUSY_PAUSE;
         let deadline = self.delivery.deadline;
         loop {
-            let Ok(place) = timeout_at(deadline, self.broker.window.enter()).await else {
-                return self.stop(&parcel, Outcome::DestinationDown(self.no_time("no place was free")));
+            // What begins late would be cut off and sent a second time.
+            let latest = deadline - self.delivery.config.request_limit() / 2;
+            let Ok(place) = timeout_at(latest, self.broker.window.enter()).await else {
+                let reason = self.no_time("no place was free");
+                return self.stop(&parcel, Outcome::Held { reason, after_ms: Some(NO_PLACE_MS) });
             };
+            let began = Instant::now();
             let result = self.request(&parcel, deadline.saturating_duration_since(Instant::now())).await;
             let error = match result {
                 Ok(sent) => {
                     let held = place.held();
                     place.leave(Load::Answered(held));
+                    self.broker.answered();
                     return self.stored(parcel, &sent);
                 }
                 Err(error) => error,
             };
+            if matches!(error, Error::Refused { .. }) {
+                self.broker.answered();
+            }
             let verdict = judge(&error, &self.broker.facts);
             place.leave(if matches!(verdict, Verdict::Busy(_)) { Load::Busy } else { Load::Silent });
             let Verdict::Busy(reason) = verdict else {
-                return self.failed(parcel, verdict).await;
+                return self.failed(parcel, verdict, began).await;
             };
-            if Instant::now() + pause >= deadline {
-                return self.stop(&parcel, Outcome::DestinationDown(reason));
+            if Instant::now() + pause >= latest {
+                let outcome = self.down(reason);
+                return self.stop(&parcel, outcome);
             }
             sleep(pause).await;
             pause = (pause * 2).min(Duration::from_millis(500));
         }
+    }
+
+    fn down(&self, reason: Reason) -> Outcome {
+        self.delivery.down(Some(&self.queue.broker_name), reason)
     }
 
     fn no_time(&self, what: &str) -> Reason {
@@ -360,8 +386,8 @@ impl<'a> Line<'a, '_> {
         if weak && self.delivery.config.is_too_weak(sent.answer.status, &self.broker.facts, self.delivery.demanded) {
             let status = super::place::status_word(sent.answer.status);
             let text = format!("broker {}: stored with {status} only; it is sent again", self.broker.facts.name);
-            let reason = Reason::new(SinkCode::RocketMqWeakAck.code(), text);
-            return self.stop(&parcel, Outcome::DestinationDown(reason));
+            let outcome = self.down(Reason::new(SinkCode::RocketMqWeakAck.code(), text));
+            return self.stop(&parcel, outcome);
         }
         self.delivered(parcel, sent);
         After::Next
@@ -391,15 +417,24 @@ impl<'a> Line<'a, '_> {
         }
     }
 
-    async fn failed(&mut self, parcel: Parcel, verdict: Verdict) -> After {
+    /// It was not stored, or nobody knows: the request began at this time.
+    async fn failed(&mut self, parcel: Parcel, verdict: Verdict, began: Instant) -> After {
         match verdict {
-            Verdict::Down(reason) | Verdict::Busy(reason) => self.stop(&parcel, Outcome::DestinationDown(reason)),
+            Verdict::Down(reason) | Verdict::Busy(reason) => {
+                let outcome = self.down(reason);
+                self.stop(&parcel, outcome)
+            }
             Verdict::Unknown(reason) => {
                 for index in parcel.indexes {
                     self.settle(index, Outcome::Unknown(reason.clone()));
                 }
+                // One that answers nobody would leave every message unanswered that is sent to it, and each silence counts
+                // where the slot delivers to others.
+                if self.broker.is_silent_since(began) {
+                    self.delivery.cluster.lose(&self.broker, reason.clone());
+                }
                 // The rest would wait on the same silence, and was not sent: nothing counts against it.
-                After::Stop(Outcome::DestinationDown(reason))
+                After::Stop(self.down(reason))
             }
             Verdict::Topic(reason) => {
                 if self.delivery.config.create_topics && !std::mem::replace(&mut self.created, true) {

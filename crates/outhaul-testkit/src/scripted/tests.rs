@@ -27,6 +27,7 @@ fn words(outcomes: &[Outcome]) -> Vec<&'static str> {
         Outcome::Retry { .. } => "retry",
         Outcome::Rejected(_) => "rejected",
         Outcome::DestinationDown(_) => "down",
+        Outcome::Held { .. } => "held",
         Outcome::Unknown(_) => "unknown",
     };
     outcomes.iter().map(word).collect()

@@ -92,7 +92,7 @@ impl World {
                             .insert((lane.destination.0, number));
                     }
                 }
-                Some(Outcome::DestinationDown(_) | Outcome::Rejected(_)) => {}
+                Some(Outcome::DestinationDown(_) | Outcome::Held { .. } | Outcome::Rejected(_)) => {}
                 // Silence says something about a message only if the destination took others meanwhile.
                 Some(Outcome::Unknown(_)) | None if !took_others => {}
                 Some(Outcome::Retry { .. } | Outcome::Unknown(_)) | None => {

@@ -4,6 +4,7 @@ use std::collections::HashSet;
 
 use outhaul_core::destination::DestinationIndex;
 use outhaul_core::lane::SendBatch;
+use outhaul_core::message::Message;
 use outhaul_core::receipt::{AckLevel, LaneReceipt, Outcome, Reason, Receipt};
 
 use super::dice::Dice;
@@ -39,6 +40,8 @@ pub(super) struct ModelSink {
     pub(super) hangs_until: u64,
     /// Only these slots are down or hang, where it is not all: even or odd ones.
     pub(super) trouble_in: Option<u32>,
+    /// Only messages of this part are refused, where it is not all: even or odd ones by their key, across all slots.
+    pub(super) part_in_trouble: Option<u64>,
     /// When anybody was last told that it took something.
     pub(super) acknowledged_at: Option<u64>,
 }
@@ -71,6 +74,7 @@ impl ModelSink {
             flush_every_us: dice.between((5 * MS, 800 * MS)),
             crashes: 0,
             trouble_in: None,
+            part_in_trouble: None,
             index: DestinationIndex(index),
             chances,
             latency_us,
@@ -114,7 +118,8 @@ impl ModelSink {
 
     /// Whether it does not answer, for a connection that was made after so many crashes.
     pub(super) const fn is_away(&self, now: u64, crashes: u64) -> bool {
-        now < self.down_until && self.trouble_in.is_none() || crashes != self.crashes
+        let whole = self.trouble_in.is_none() && self.part_in_trouble.is_none();
+        now < self.down_until && whole || crashes != self.crashes
     }
 
     /// Of messages with their receipts, those whose acknowledged copy is gone, and whether it wants to see older ones.
@@ -152,7 +157,7 @@ impl ModelSink {
     ) -> Answered {
         let n = batch.messages.len();
         let affected = self.trouble_in.is_none_or(|rest| batch.slot % 2 == rest);
-        if crashes != self.crashes || (affected && now < self.down_until) {
+        if crashes != self.crashes || (affected && self.part_in_trouble.is_none() && now < self.down_until) {
             return Answered { outcomes: Some(vec![Outcome::DestinationDown(no("down")); n]), stored: Vec::new() };
         }
         let hangs = affected && now < self.hangs_until;
@@ -166,6 +171,10 @@ impl ModelSink {
             let outcome = match (place >= cut_at, after_failed) {
                 (true, _) => Outcome::Unknown(no("connection lost")),
                 (false, true) => Outcome::Retry { reason: no("not attempted"), after_ms: None },
+                (false, false) if self.is_part_down(m, now) => {
+                    let after_ms = dice.chance(200).then(|| dice.between((1, 400)));
+                    Outcome::Held { reason: no("that part is down"), after_ms }
+                }
                 (false, false) => {
                     self.attempt(number_of(&m.id).unwrap_or_default(), now, dice, ledger, &mut answered.stored)
                 }
@@ -177,6 +186,11 @@ impl ModelSink {
         }
         answered.outcomes = (!hangs).then_some(outcomes);
         answered
+    }
+
+    fn is_part_down(&self, m: &Message, now: u64) -> bool {
+        let part = m.key.as_ref().map_or(m.position.0, |key| key.bytes().map(u64::from).sum());
+        now < self.down_until && self.part_in_trouble.is_some_and(|down| part % 2 == down)
     }
 
     fn attempt(

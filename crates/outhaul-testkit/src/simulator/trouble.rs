@@ -117,10 +117,16 @@ impl World {
             Trouble::Down | Trouble::Hang => {
                 let (sink, until) =
                     (self.dice.place(self.sinks.len()), self.now + self.dice.between((20 * MS, 3 * SECOND)));
-                // All of it, or one of two queues.
+                // All of it, or one of two queues, or one of two parts that every queue has.
                 self.sinks[sink].trouble_in = self.dice.chance(400).then(|| self.dice.between((0, 1)) as u32);
+                self.sinks[sink].part_in_trouble = None;
                 match trouble {
-                    Trouble::Down => self.sinks[sink].down_until = until,
+                    Trouble::Down => {
+                        if self.sinks[sink].trouble_in.is_none() && self.dice.chance(400) {
+                            self.sinks[sink].part_in_trouble = Some(self.dice.between((0, 1)));
+                        }
+                        self.sinks[sink].down_until = until;
+                    }
                     _ => self.sinks[sink].hangs_until = until,
                 }
                 Ok(())

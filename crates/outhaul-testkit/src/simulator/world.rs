@@ -332,6 +332,7 @@ impl World {
                 Outcome::Retry { .. } => "retry",
                 Outcome::Rejected(_) => "rejected",
                 Outcome::DestinationDown(_) => "down",
+                Outcome::Held { .. } => "held",
                 Outcome::Unknown(_) => "unknown",
             };
             let line =

@@ -35,7 +35,7 @@ async fn one_of_two_masters() {
     let verified = waits.verify(&acknowledged(&first, &receipts)).await.unwrap();
     assert_eq!((verified.forgotten.len(), verified.older), (0, false));
     for (n, outcome) in send(&waits, &keyed(400)).await.iter().enumerate() {
-        let expected = if on_b.contains(&n) { "down" } else { "delivered" };
+        let expected = if on_b.contains(&n) { "held" } else { "delivered" };
         assert_eq!(word(outcome).0, expected, "user-{n}: {}", text(outcome));
     }
     // A process that begins only now, and knows of the broker by receipts.
@@ -48,7 +48,7 @@ async fn one_of_two_masters() {
         for round in 0..3 {
             let outcomes = send(sink, &keyed(from)).await;
             for (n, outcome) in outcomes.iter().enumerate() {
-                let expected = if on_b.contains(&n) { "down" } else { "delivered" };
+                let expected = if on_b.contains(&n) { "held" } else { "delivered" };
                 assert_eq!(word(outcome).0, expected, "round {round}, user-{n}: {}", text(outcome));
             }
             sink.start().await.unwrap();
@@ -143,10 +143,10 @@ async fn a_process_that_begins_while_a_broker_is_away() {
         assert!(left > 0, "the broker that is left registers with the name server");
     }
     for (n, outcome) in send(&next, &keyed(400)).await.iter().enumerate() {
-        let expected = if on_b.contains(&n) { "down" } else { "delivered" };
+        let expected = if on_b.contains(&n) { "held" } else { "delivered" };
         assert_eq!(word(outcome).0, expected, "user-{n}: {}", text(outcome));
     }
-    assert_eq!(word(&send(&next, &rare(901)).await[0]).0, "down", "it is not made anew on the other one");
+    assert_eq!(word(&send(&next, &rare(901)).await[0]).0, "held", "it is not made anew on the other one");
     assert!(topics.client().refresh_route(&topics.topic("rare")).await.is_err());
 }
 
@@ -177,7 +177,7 @@ async fn one_of_two_masters_hangs() {
         let started = sink.start().await.unwrap();
         assert!(started.unchanged, "round {round}: nobody has to compare anew");
         for (n, outcome) in send(&sink, &keyed(200 + round * 40)).await.iter().enumerate() {
-            let expected = if on_b.contains(&n) { "down" } else { "delivered" };
+            let expected = if on_b.contains(&n) { "held" } else { "delivered" };
             assert_eq!(word(outcome).0, expected, "round {round}, user-{n}: {}", text(outcome));
         }
         sink.prove(&[]).await.unwrap();

@@ -219,6 +219,8 @@ fn word(outcome: &Outcome) -> (&'static str, &'static str) {
         Outcome::Retry { reason, .. } => ("retry", reason.code),
         Outcome::Rejected(reason) => ("rejected", reason.code),
         Outcome::DestinationDown(reason) => ("down", reason.code),
+        Outcome::Held { reason, after_ms: None } => ("held", reason.code),
+        Outcome::Held { reason, .. } => ("wait", reason.code),
         Outcome::Unknown(reason) => ("unknown", reason.code),
     }
 }
@@ -227,6 +229,7 @@ fn text(outcome: &Outcome) -> &str {
     match outcome {
         Outcome::Delivered(receipt) => &receipt.detail,
         Outcome::Retry { reason, .. }
+        | Outcome::Held { reason, .. }
         | Outcome::Rejected(reason)
         | Outcome::DestinationDown(reason)
         | Outcome::Unknown(reason) => &reason.text,
