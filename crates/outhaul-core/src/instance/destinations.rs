@@ -192,21 +192,18 @@ impl Instance {
             if !prove && !look {
                 continue;
             }
-            let running = || {
-                self.shards.iter().filter_map(|(shard, owned)| match &owned.phase {
-                    Phase::Running(p) => Some((*shard, p)),
-                    Phase::Recovering { .. } | Phase::LetGo => None,
-                })
-            };
-            // Lanes share the question evenly; what one leaves over is for the next round.
-            let most = MOST_PROOFS / running().count().max(1);
+            // Lanes share the question evenly; what one leaves over is for the next round. A look is a question about
+            // none: it is not put off by those about some.
+            let running = self.shards.values().filter(|owned| matches!(owned.phase, Phase::Running(_))).count();
+            let most = if look { 0 } else { MOST_PROOFS / running.max(1) };
             let (mut asked, mut receipts) = (Vec::new(), Vec::new());
-            // A look is a question about none: it is not put off by those about some.
-            for (shard, p) in running().filter(|_| !look) {
-                let Some(lane) = p.lanes().get(usize::from(destination.0)) else { continue };
-                for (position, serial, receipt) in lane.unproven(start, most) {
-                    asked.push(Asked { shard, epoch: p.epoch, position, serial });
-                    receipts.push(receipt.clone());
+            for (shard, owned) in self.shards.iter_mut().filter(|_| !look) {
+                let Phase::Running(p) = &mut owned.phase else { continue };
+                let epoch = p.epoch;
+                let Some(lane) = p.lane_mut(destination) else { continue };
+                for (position, serial, receipt) in lane.ask_unproven(start, most) {
+                    asked.push(Asked { shard: *shard, epoch, position, serial });
+                    receipts.push(receipt);
                 }
             }
             if look {

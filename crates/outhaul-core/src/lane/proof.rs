@@ -34,6 +34,8 @@ enum Known {
 pub(super) struct LateProof {
     known: Known,
     unproven: BTreeMap<Position, Unproven>,
+    /// Where the next question begins: those that stay unproven for long must not keep others from being asked about.
+    ask_from: Position,
     last_serial: u64,
 }
 
@@ -127,6 +129,18 @@ impl Lane {
     pub(crate) fn unproven(&self, start: u64, most: usize) -> impl Iterator<Item = (Position, u64, &Receipt)> {
         let most = if self.is_verified(Some(start)) { most } else { 0 };
         self.late_proof.unproven.iter().take(most).map(|(position, u)| (*position, u.serial, &u.receipt))
+    }
+
+    /// As [`Self::unproven`], beginning behind those that were asked about last.
+    pub(crate) fn ask_unproven(&mut self, start: u64, most: usize) -> Vec<(Position, u64, Receipt)> {
+        if !self.is_verified(Some(start)) {
+            return Vec::new();
+        }
+        let p = &mut self.late_proof;
+        let rest = p.unproven.range(p.ask_from..).chain(p.unproven.range(..p.ask_from));
+        let asked: Vec<_> = rest.take(most).map(|(position, u)| (*position, u.serial, u.receipt.clone())).collect();
+        p.ask_from = asked.last().map_or(Position(0), |(last, ..)| Position(last.0.saturating_add(1)));
+        asked
     }
 
     /// An acknowledgement has reached the demanded level.

@@ -43,6 +43,31 @@ async fn s1_s3_s6_bad_destinations(flavour: Flavour) {
     relay.drain().await;
 }
 
+on_each!(a_shard_that_is_refused: mariadb => MariaDb, postgres => Postgres);
+
+/// The database takes no checkpoint of one shard (a trigger, a constraint, a full partition). The other one is moved and
+/// settled all the same, and the first one once it is taken again; nothing is sent twice.
+async fn a_shard_that_is_refused(flavour: Flavour) {
+    let mut bench = Bench::new(flavour).await;
+    bench.database.execute("ALTER TABLE outbox_log ADD CONSTRAINT refuse CHECK (shard <> 0)").await;
+    let sink = ScriptedSink::by_key(2);
+    let relay = bench.relay(&[&sink]).await;
+    for round in 1..=3 {
+        bench.insert_many((round - 1) * 40..round * 40).await;
+        sink.wait_stored(round * 40).await;
+        bench
+            .wait("the other shard is settled", |shards| {
+                let settled = shards[1].lanes.lanes.iter().all(|(l, _)| l.cursor == shards[1].log_end);
+                shards[0].hot_rows > 0 && shards[1].hot_rows == 0 && shards[1].log_end.0 > 0 && settled
+            })
+            .await;
+    }
+    bench.database.execute("ALTER TABLE outbox_log DROP CONSTRAINT refuse").await;
+    bench.wait_settled().await;
+    assert_eq!((sink.duplicates(), bench.parked("d0").await), (0, (0, 0, 0)));
+    relay.drain().await;
+}
+
 on_each!(o1_d5_retries_keep_order: all);
 
 /// O1, D5: the first of a key fails again and again, until it is parked and after; later ones of the key wait, other

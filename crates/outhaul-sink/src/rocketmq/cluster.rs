@@ -315,7 +315,12 @@ impl Cluster {
             tokio::time::timeout(NAME_SERVER_WAIT, asking).await.unwrap_or_else(late)
         };
         match listed {
-            Ok(listed) => masters.extend(listed.into_iter().map(|m| (m.broker_name.clone(), m))),
+            Ok(listed) => {
+                if config.on_missing_broker == OnMissingBroker::Rehash {
+                    masters.retain(|name, _| listed.iter().any(|m| m.broker_name == *name) || !self.forget(name));
+                }
+                masters.extend(listed.into_iter().map(|m| (m.broker_name.clone(), m)));
+            }
             Err(error) if masters.is_empty() => {
                 return Err(start_error(&format!("name servers {}", config.namesrv.join(", ")), &error));
             }
@@ -333,6 +338,15 @@ impl Cluster {
     /// A broker that can be used, or why it cannot.
     pub(super) fn broker(&self, name: &str) -> Result<Arc<Broker>, Reason> {
         self.snapshot().broker(name)
+    }
+
+    /// A broker that nobody lists and nobody waits for is let go, unless it still answers. Returns whether it was.
+    fn forget(&self, name: &str) -> bool {
+        let mut brokers = self.brokers();
+        let Some(entry) = brokers.get(name).filter(|entry| entry.broker.is_err()) else { return false };
+        self.client.channel(&entry.master.address).release();
+        Arc::make_mut(&mut brokers).remove(name);
+        true
     }
 
     /// A broker turned out to be of no use: nothing is sent to it before the next start.

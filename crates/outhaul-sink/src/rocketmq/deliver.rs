@@ -120,7 +120,8 @@ impl<'a> Delivery<'a> {
                 Ok(queues) => match queues.of(message.key.as_deref(), message.position.0) {
                     Some(queue) => Aim::Queue(queue.clone()),
                     None => {
-                        let text = format!("topic {} has no queue that can be written to", message.topic);
+                        let topic = format!("{}{}", self.config.topic_prefix, message.topic);
+                        let text = format!("topic {topic} has no queue that can be written to");
                         let reason = Reason::new(SinkCode::RocketMqTopic.code(), text);
                         reasons.push(Outcome::Retry { reason, after_ms: None });
                         Aim::Nowhere(reasons.len() - 1)

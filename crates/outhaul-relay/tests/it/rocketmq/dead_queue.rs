@@ -57,6 +57,7 @@ async fn dead_queue() {
     let notes = Notes::new(file.clone());
     let mut settings = config(cluster.servers.namesrv());
     settings.request_limit_ms = 800;
+    settings.slots = 6; // Eight queues: each slot meets some of both brokers.
     let other = RocketMqConfig { namesrv: vec![RocketMq::V4.namesrv()], ..settings.clone() };
     let lanes = [
         Lane::new(cluster.servers.namesrv(), settings, QUEUES / 2, &notes).await,
