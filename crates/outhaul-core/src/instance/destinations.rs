@@ -123,7 +123,10 @@ impl Instance {
         t.state = match result {
             Ok(ready) => {
                 t.proves_later = ready.proves_later;
-                t.look_at_us = now.after_ms(look_ms);
+                // Starts that come often must not put it off: a part that is back may be found by it alone.
+                if t.look_at_us == 0 {
+                    t.look_at_us = now.after_ms(look_ms);
+                }
                 State::Started
             }
             Err(_) => {

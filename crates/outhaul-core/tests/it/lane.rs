@@ -212,3 +212,15 @@ fn l3_a_part_that_is_down_holds_up_no_other_of_its_slot() {
     assert_eq!(told(|e| matches!(e, Event::DestinationDown { .. })), 1);
     assert_eq!(told(|e| matches!(e, Event::DestinationUp { .. })), 1);
 }
+
+/// That a part is back may be noticed by a look alone: starts that come more often than looks do not put them off.
+#[test]
+fn a_part_that_is_down_is_looked_at_however_often_the_destination_is_started() {
+    let mut bench = Bench::running(LaneLimits { breaker_backoff_ms: (100, 1_000), ..limits() }, Slotting::Single);
+    bench.table.push(row(1, "a"));
+    let (starts, looks) = (bench.starts, bench.asked.len());
+    let held = Outcome::Held { reason: Reason::new("OUT-9001", "that broker is down"), after_ms: None };
+    bench.answer_each(30_000, |_| held.clone());
+    let (starts, looks) = (bench.starts - starts, bench.asked.len() - looks);
+    assert!(starts >= 20 && (4..=8).contains(&looks), "{starts} starts, {looks} looks");
+}
