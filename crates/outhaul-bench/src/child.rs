@@ -163,8 +163,8 @@ impl Sink for Noting {
         self.inner.recall(memory);
     }
 
-    fn memory(&self) -> Option<(u64, String)> {
-        self.inner.memory()
+    fn memory(&self, kept: Option<u64>) -> Option<(u64, String)> {
+        self.inner.memory(kept)
     }
 
     async fn start(&self) -> Result<SinkInfo, SinkError> {

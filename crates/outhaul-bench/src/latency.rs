@@ -134,7 +134,12 @@ struct Figures {
 /// Where the rows go.
 enum Target {
     Collector(JoinHandle<()>),
-    RocketMq { topic: Topic, readers: JoinSet<()>, acks: PathBuf },
+    /// `acks`: where the relay leaves the times of its acknowledgements. None: one that notes none.
+    RocketMq {
+        topic: Topic,
+        readers: JoinSet<()>,
+        acks: Option<PathBuf>,
+    },
 }
 
 /// Which relay is measured.
@@ -179,9 +184,9 @@ impl Target {
         let topic = Topic::make(&namesrv).await;
         let readers = rocketmq::latency::read(&topic, times).await;
         let acks = std::env::temp_dir().join(format!("outhaul-bench-{}-acks", std::process::id()));
-        let relay = match relay {
-            Relay::Outhaul => child::start_to_rocketmq(url, (&namesrv, &topic.prefix), &acks, wait),
-            Relay::HandMade(wait_us) => child::start_hand_made(url, (&namesrv, &topic.name), wait_us),
+        let (relay, acks) = match relay {
+            Relay::Outhaul => (child::start_to_rocketmq(url, (&namesrv, &topic.prefix), &acks, wait), Some(acks)),
+            Relay::HandMade(wait_us) => (child::start_hand_made(url, (&namesrv, &topic.name), wait_us), None),
         };
         (Self::RocketMq { topic, readers, acks }, relay)
     }
@@ -196,7 +201,8 @@ impl Target {
             Self::RocketMq { topic, mut readers, acks } => {
                 readers.shutdown().await;
                 topic.delete().await;
-                let text = std::fs::read_to_string(&acks).ok()?;
+                let acks = acks?;
+                let text = std::fs::read_to_string(&acks).expect("the times of the acknowledgements");
                 let _ = std::fs::remove_file(&acks);
                 let lines = text.lines().filter_map(|line| line.split_once(' '));
                 let of: HashMap<usize, u64> =

@@ -8,7 +8,7 @@ use outhaul_core::config::LaneLimits;
 use outhaul_core::instance::Ready;
 use outhaul_core::lane::SendBatch;
 use outhaul_sink::{AckLevel, Outcome, Reason, Receipt, Sink, SinkInfo};
-use outhaul_store::Store;
+use outhaul_store::{Store, StoreError};
 use tokio::time::Instant;
 
 use crate::repeats::Repeats;
@@ -132,11 +132,17 @@ impl Runner {
     async fn recall(&self) -> Result<(), Reason> {
         let mut memory = self.memory.lock().await;
         if !memory.recalled {
-            let kept = self.store.memory(&self.name).await.map_err(|e| Reason::new(e.kind.code(), e.message))?;
-            if let Some(text) = kept {
-                self.sink.recall(&text);
+            if self.sink.memory(None).is_some() {
+                self.join_kept().await.map_err(|e| Reason::new(e.kind.code(), e.message))?;
             }
             memory.recalled = true;
+        }
+        Ok(())
+    }
+
+    async fn join_kept(&self) -> Result<(), StoreError> {
+        if let Some(text) = self.store.memory(&self.name).await? {
+            self.sink.recall(&text);
         }
         Ok(())
     }
@@ -144,15 +150,12 @@ impl Runner {
     /// Keeps what the sink has learnt since. Another process may have kept something too: both are joined.
     pub(crate) async fn keep_memory(&self) {
         let mut memory = self.memory.lock().await;
-        let news = |memory: &Memory| self.sink.memory().filter(|(version, _)| memory.kept != Some(*version));
-        if news(&memory).is_none() {
+        if self.sink.memory(memory.kept).is_none() {
             return;
         }
         let joined = async {
-            if let Some(text) = self.store.memory(&self.name).await? {
-                self.sink.recall(&text);
-            }
-            let Some((version, text)) = news(&memory) else { return Ok(memory.kept) };
+            self.join_kept().await?;
+            let Some((version, text)) = self.sink.memory(memory.kept) else { return Ok(memory.kept) };
             self.store.keep_memory(&self.name, &text).await.map(|()| Some(version))
         };
         match joined.await {

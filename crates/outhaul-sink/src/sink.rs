@@ -108,9 +108,11 @@ pub trait Sink: Send + Sync + 'static {
         let _ = memory;
     }
 
-    /// What the next process has to know that the destination itself may not tell then, and the number of its version,
-    /// which grows with every change. The engine keeps it in the outbox's database. Up to 1 MiB. None: nothing.
-    fn memory(&self) -> Option<(u64, String)> {
+    /// What the next process has to know that the destination itself may not tell then, with the number of its version,
+    /// which grows with every change. The engine keeps it in the outbox's database, and asks again every few seconds.
+    /// Up to 1 MiB. None: nothing else than version `kept` had, or nothing at all (then [`Sink::recall`] is not called).
+    fn memory(&self, kept: Option<u64>) -> Option<(u64, String)> {
+        let _ = kept;
         None
     }
 

@@ -110,8 +110,8 @@ impl Sink for SharedSink {
         self.shared.sink.recall(memory);
     }
 
-    fn memory(&self) -> Option<(u64, String)> {
-        self.shared.sink.memory()
+    fn memory(&self, kept: Option<u64>) -> Option<(u64, String)> {
+        self.shared.sink.memory(kept)
     }
 
     async fn start(&self) -> Result<SinkInfo, SinkError> {

@@ -21,9 +21,7 @@ pub(super) struct Target {
     state: State,
     /// Starts in a row that failed, or that did not last.
     failures: u32,
-    /// Whether the newest start failed; and since when starts fail, microseconds of the wall clock, and why the newest
-    /// did.
-    failing: bool,
+    /// The newest start failed: since when starts fail, microseconds of the wall clock, and why the newest did.
     trouble: Option<(i64, Reason)>,
     /// When the newest start was answered, microseconds of the monotonic clock.
     answered_at_us: u64,
@@ -61,7 +59,7 @@ impl Default for State {
 impl Target {
     /// The start after which may be sent. None: not now.
     pub(super) fn open(&self) -> Option<u64> {
-        let open = self.start > 0 && !self.failing && self.state != State::Starting;
+        let open = self.start > 0 && self.trouble.is_none() && self.state != State::Starting;
         open.then_some(self.start)
     }
 
@@ -117,8 +115,8 @@ impl Instance {
             return;
         };
         t.answered_at_us = now.mono_us;
-        let failed_before = std::mem::replace(&mut t.failing, result.is_err());
-        let since_us = t.trouble.as_ref().map_or(now.wall_us, |(since_us, _)| *since_us);
+        let failed_since = t.trouble.take().map(|(since_us, _)| since_us);
+        let (failed_before, since_us) = (failed_since.is_some(), failed_since.unwrap_or(now.wall_us));
         t.trouble = result.as_ref().err().map(|reason| (since_us, reason.clone()));
         t.state = match result {
             Ok(ready) => {

@@ -485,7 +485,7 @@ impl Instance {
                 times.extend(self.targets.iter().filter_map(Target::deadline_us));
                 times.extend(self.config.indexes().zip(&self.targets).filter_map(|(destination, target)| {
                     let lanes = || self.pipelines().filter_map(|(_, p)| p.lanes().get(usize::from(destination.0)));
-                    target.prove_deadline_us(|start| lanes().any(|lane| lane.unproven(start, 1).next().is_some()))
+                    target.prove_deadline_us(|start| lanes().any(|lane| lane.has_unproven(start)))
                 }));
             }
         }

@@ -124,16 +124,16 @@ impl Lane {
         self.late_proof.unproven.remove(&position);
     }
 
-    /// The oldest acknowledgements that are not proven, at most `most`: position, number and receipt. Only once it is
-    /// known what the destination remembers: what it may have forgotten must not count as proven.
-    pub(crate) fn unproven(&self, start: u64, most: usize) -> impl Iterator<Item = (Position, u64, &Receipt)> {
-        let most = if self.is_verified(Some(start)) { most } else { 0 };
-        self.late_proof.unproven.iter().take(most).map(|(position, u)| (*position, u.serial, &u.receipt))
+    /// Whether there are acknowledgements to ask about. Only once it is known what the destination remembers: what it may
+    /// have forgotten must not count as proven.
+    pub(crate) fn has_unproven(&self, start: u64) -> bool {
+        self.is_verified(Some(start)) && !self.late_proof.unproven.is_empty()
     }
 
-    /// As [`Self::unproven`], beginning behind those that were asked about last.
+    /// Acknowledgements that are not proven, at most `most`, beginning behind those that were asked about last: position,
+    /// number and receipt.
     pub(crate) fn ask_unproven(&mut self, start: u64, most: usize) -> Vec<(Position, u64, Receipt)> {
-        if !self.is_verified(Some(start)) {
+        if !self.has_unproven(start) {
             return Vec::new();
         }
         let p = &mut self.late_proof;

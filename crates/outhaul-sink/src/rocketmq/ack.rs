@@ -95,9 +95,10 @@ impl Durability {
         }
     }
 
-    /// Whether its runtime information tells what it has flushed. Not known of the buffer before the page cache.
-    pub(super) fn can_be_watched(&self) -> bool {
-        !self.transient_pool && !self.majority
+    /// Whether its runtime information shows later that this level is reached: what is flushed. Not known of the buffer
+    /// before the page cache.
+    pub(super) fn can_show(&self, least: AckLevel) -> bool {
+        least == AckLevel::Flushed && !self.transient_pool && !self.majority
     }
 
     /// The two settings that say most.
@@ -228,6 +229,6 @@ mod tests {
         assert!(of(Version::V5_1_1).remedy(Replicated).contains("inSyncReplicas=2"));
         assert!(of(Version::V5_1_1).remedy(Quorum).contains("DLedger"));
         let pool = durability(Version::V4_9_4, "flushDiskType=ASYNC_FLUSH transientStorePoolEnable=true");
-        assert!(!pool.can_be_watched() && pool.risk().unwrap().contains("process"));
+        assert!(!pool.can_show(Flushed) && pool.risk().unwrap().contains("process"));
     }
 }

@@ -142,8 +142,8 @@ impl Cluster {
     }
 
     /// What the next process has to know.
-    pub(super) fn memory(&self) -> (u64, String) {
-        self.topics.memory()
+    pub(super) fn memory(&self, kept: Option<u64>) -> Option<(u64, String)> {
+        self.topics.memory(kept)
     }
 
     /// What an earlier process knew.
@@ -245,43 +245,34 @@ impl Cluster {
         let known = self.brokers().clone();
         let mut masters = listed.ok().and_then(Result::ok).unwrap_or_default();
         masters.retain(|m| !known.contains_key(&m.broker_name));
-        let mut looking: JoinSet<Result<(), SinkError>> = JoinSet::new();
-        let answers: Arc<Mutex<Vec<String>>> = Arc::default();
+        // The broker that is not as it was, and what was found.
+        let mut looking: JoinSet<Option<(String, SinkError)>> = JoinSet::new();
         for Entry { master, broker, .. } in known.values().cloned() {
             match broker {
                 Ok(broker) => drop(looking.spawn(async move {
-                    match broker.connection(LOOK_WAIT).await {
-                        Err(error @ Error::Reconnected { .. }) => {
-                            Err(start_error(&format!("broker {}", broker.facts.name), &error))
-                        }
-                        _ => Ok(()),
-                    }
+                    let error = broker.connection(LOOK_WAIT).await.err()?;
+                    let renewed = matches!(error, Error::Reconnected { .. });
+                    let name = &broker.facts.name;
+                    renewed.then(|| (name.clone(), start_error(&format!("broker {name}"), &error)))
                 })),
                 Err(_) => masters.push(master),
             }
         }
         for master in masters {
             let (channel, most) = (self.client.channel(&master.address), config.max_in_flight);
-            let answers = answers.clone();
             looking.spawn(async move {
-                match Broker::look(&master, channel, None, false, most, LOOK_WAIT).await {
-                    Ok(_) => {
-                        answers.lock().unwrap_or_else(PoisonError::into_inner).push(master.broker_name.clone());
-                        let what = format!("broker {} at {} can be used again", master.broker_name, master.address);
-                        Err(SinkError::of(SinkCode::RocketMqUnreachable, what))
-                    }
-                    Err(_) => Ok(()),
-                }
+                Broker::look(&master, channel, None, false, most, LOOK_WAIT).await.ok()?;
+                let what = format!("broker {} at {} can be used again", master.broker_name, master.address);
+                Some((master.broker_name, SinkError::of(SinkCode::RocketMqUnreachable, what)))
             });
         }
         let mut result = Ok(());
         while let Some(done) = looking.join_next().await {
-            result = result.and(done.unwrap_or(Ok(())));
-        }
-        for name in answers.lock().unwrap_or_else(PoisonError::into_inner).iter() {
-            if let Some(entry) = Arc::make_mut(&mut self.brokers()).get_mut(name) {
+            let Ok(Some((name, changed))) = done else { continue };
+            if let Some(entry) = Arc::make_mut(&mut self.brokers()).get_mut(&name) {
                 entry.silent = false;
             }
+            result = Err(changed);
         }
         result
     }

@@ -350,9 +350,13 @@ impl RocketMqConfig {
         let Some(least) = demanded.filter(|_| self.on_weak_ack == OnWeakAck::Accept) else {
             return self.on_weak_ack == OnWeakAck::Resend;
         };
-        let meets = |d: &Durability| d.meets_with(status, least);
-        let later = |d: &Durability| least == AckLevel::Flushed && self.flush_barrier && d.can_be_watched();
-        !broker.durability.as_ref().is_some_and(|d| meets(d) || (!d.meets(least) && later(d)))
+        let enough = |d: &Durability| d.meets_with(status, least) || self.is_proven_later(d, least);
+        !broker.durability.as_ref().is_some_and(enough)
+    }
+
+    /// Whether a broker that does not prove this with its answer does so later: by the flush barrier.
+    pub(super) fn is_proven_later(&self, broker: &Durability, least: AckLevel) -> bool {
+        !broker.meets(least) && self.flush_barrier && broker.can_show(least)
     }
 
     /// Limit of a request.

@@ -67,8 +67,7 @@ fn level(subject: &str, broker: &Broker, config: &RocketMqConfig, demanded: Opti
     let proves = format!("an acknowledgement proves `{}`", facts.level().as_str());
     let Some(durability) = &facts.durability else { return Finding::attention(subject, proves) };
     if let Some(least) = demanded.filter(|least| !facts.meets(*least)) {
-        let barrier = least == AckLevel::Flushed && config.flush_barrier && durability.can_be_watched();
-        if barrier {
+        if config.is_proven_later(durability, least) {
             return Finding::fine(subject, format!("{proves}; `flushed` is reached later, by the flush barrier"));
         }
         let remedy = durability.remedy(least);

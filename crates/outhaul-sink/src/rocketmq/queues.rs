@@ -87,10 +87,14 @@ impl Topics {
     }
 
     /// What the next process has to know, with the number of its version: `{"topics": {TOPIC: {BROKER: QUEUES}}}`.
-    pub(super) fn memory(&self) -> (u64, String) {
+    /// None: version `kept` has it.
+    pub(super) fn memory(&self, kept: Option<u64>) -> Option<(u64, String)> {
         let version = self.version.load(Ordering::Relaxed);
+        if kept == Some(version) {
+            return None;
+        }
         if self.policy == OnMissingBroker::Rehash {
-            return (version, "{}".to_owned());
+            return Some((version, "{}".to_owned()));
         }
         let known = self.known();
         let exact = |topic: &Topic| -> BTreeMap<String, i32> {
@@ -105,7 +109,7 @@ impl Topics {
         while topics.len() > MAX_REMEMBERED {
             topics.pop_last();
         }
-        (version, serde_json::json!({ "topics": topics }).to_string())
+        Some((version, serde_json::json!({ "topics": topics }).to_string()))
     }
 
     /// What an earlier process knew. What is known already stays.
@@ -310,12 +314,13 @@ mod tests {
     #[test]
     fn the_next_process_knows_where_keys_are() {
         let topics = Topics::new(OnMissingBroker::Wait, "");
-        let before = topics.memory();
+        let before = topics.memory(None).unwrap();
         let both = topics.queues(&route(&[("b", 3), ("a", 2)]));
-        let (version, text) = topics.memory();
+        let (version, text) = topics.memory(Some(before.0)).unwrap();
         assert!(version > before.0);
         topics.queues(&route(&[("a", 2)]));
-        assert_eq!(topics.memory(), (version, text.clone()), "a broker that is away is no change");
+        assert_eq!(topics.memory(Some(version)), None, "a broker that is away is no change");
+        assert_eq!(topics.memory(None), Some((version, text.clone())));
 
         let next = Topics::new(OnMissingBroker::Wait, "");
         next.recall("neither JSON nor anything");
@@ -326,13 +331,14 @@ mod tests {
         assert_eq!(words(&next.queues(&route(&[("a", 2), ("b", 1)]))), ["a0", "a1", "b0"]);
         next.recall(&text);
         assert_eq!(words(&next.remembered("t").unwrap()), ["a0", "a1", "b0"]);
-        assert!(next.memory().1.contains("\"b\":1"), "{:?}", next.memory());
+        let told = next.memory(None).unwrap().1;
+        assert!(told.contains("\"b\":1"), "{told}");
         assert!(next.remembered("u").is_none());
 
         let rehash = Topics::new(OnMissingBroker::Rehash, "");
         rehash.recall(&text);
         assert!(rehash.remembered("t").is_none());
-        assert_eq!(rehash.memory().1, "{}", "the operator's way to forget a broker that never comes back");
+        assert_eq!(rehash.memory(None).unwrap().1, "{}", "the operator's way to forget a broker that never comes back");
     }
 
     #[test]

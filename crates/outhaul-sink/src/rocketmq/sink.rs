@@ -75,11 +75,10 @@ impl RocketMqSink {
             let why = facts.untold.as_deref().unwrap_or("it has no flushDiskType");
             return Err(format!("{what} does not tell its settings ({why})"));
         };
-        let watched = least == AckLevel::Flushed && durability.can_be_watched();
-        if watched && self.config.flush_barrier {
+        if self.config.is_proven_later(durability, least) {
             return Ok(true);
         }
-        let or = if watched { ", or leave flush_barrier on" } else { "" };
+        let or = if durability.can_show(least) { ", or leave flush_barrier on" } else { "" };
         Err(format!(
             "{what} ({}) proves `{}`, `{}` is demanded: {}{or}",
             durability.words(),
@@ -126,8 +125,8 @@ impl Sink for RocketMqSink {
         }
     }
 
-    fn memory(&self) -> Option<(u64, String)> {
-        self.cluster().map(|cluster| cluster.memory())
+    fn memory(&self, kept: Option<u64>) -> Option<(u64, String)> {
+        self.cluster_or_new().ok()?.memory(kept)
     }
 
     async fn start(&self) -> Result<SinkInfo, SinkError> {

@@ -9,7 +9,7 @@ use super::link::{Answer, Link};
 use super::refusal::Failure;
 use super::statement::Statement;
 use super::values::{NOW, hex, literal, number, quoted, text, text_opt};
-use crate::store::{InstanceStatus, LeaseRound, StoreResult, memory_name};
+use crate::store::{InstanceStatus, LeaseRound, StoreResult};
 
 /// The largest time to live that the server's arithmetic is asked for, milliseconds.
 const TTL_MAX_MS: u64 = 1 << 40;
@@ -32,39 +32,18 @@ impl MySqlStore {
              FROM {} ORDER BY owner",
             quoted(&self.options.table("outbox_instance"))
         );
-        let mut held = self.other.take(&self.dialer).await?;
-        let result = held.link.run(&[Statement::new(sql)]).await;
-        let rows = held.give_back(result)?.into_iter().flat_map(|answer| answer.rows);
-        rows.map(|mut row| {
-            Ok(InstanceStatus {
-                owner: text(&mut row, 0)?,
-                version: text(&mut row, 1)?,
-                draining: number::<u8>(&row, 2)? == 1,
-                heartbeat_ms: number(&row, 3)?,
-                troubles: trouble::decode(&text_opt(&mut row, 4)?.unwrap_or_default()),
+        let rows = self.select(&self.other, sql).await?;
+        rows.into_iter()
+            .map(|mut row| {
+                Ok(InstanceStatus {
+                    owner: text(&mut row, 0)?,
+                    version: text(&mut row, 1)?,
+                    draining: number::<u8>(&row, 2)? == 1,
+                    heartbeat_ms: number(&row, 3)?,
+                    troubles: trouble::decode(&text_opt(&mut row, 4)?.unwrap_or_default()),
+                })
             })
-        })
-        .collect()
-    }
-
-    pub(super) async fn kept(&self, destination: &str) -> StoreResult<Option<String>> {
-        let mut s =
-            Statement::new(format!("SELECT value FROM {} WHERE name = ", quoted(&self.options.table("outbox_meta"))));
-        s.push_text(memory_name(destination));
-        let mut held = self.other.take(&self.dialer).await?;
-        let result = held.link.run(&[s]).await;
-        let mut rows = held.give_back(result)?.into_iter().flat_map(|answer| answer.rows);
-        rows.next().map(|mut row| text(&mut row, 0)).transpose()
-    }
-
-    pub(super) async fn keep(&self, destination: &str, value: &str) -> StoreResult<()> {
-        let table = quoted(&self.options.table("outbox_meta"));
-        let mut s = Statement::new(format!("INSERT INTO {table} (name, value) VALUES ("));
-        s.push_text(memory_name(destination)).push(", ").push_text(value);
-        s.push(") ON DUPLICATE KEY UPDATE value = VALUES(value)");
-        let mut held = self.other.take(&self.dialer).await?;
-        let result = held.link.run(&[s]).await;
-        held.give_back(result).map(drop)
+            .collect()
     }
 
     async fn round_on(&self, link: &mut Link, round: &LeaseRound) -> Result<LeaseReport, Failure> {

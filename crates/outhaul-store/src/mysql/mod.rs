@@ -13,6 +13,7 @@ mod lease;
 mod link;
 mod log;
 mod maintain;
+mod memory;
 mod parked;
 mod read;
 mod refusal;

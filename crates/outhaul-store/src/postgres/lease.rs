@@ -8,7 +8,7 @@ use tokio_postgres::types::Type;
 use super::PostgresStore;
 use super::link::{Statement, get};
 use super::values::{clean, quoted, signed, small, unsigned};
-use crate::store::{InstanceStatus, LeaseRound, StoreResult, memory_name};
+use crate::store::{InstanceStatus, LeaseRound, StoreResult};
 
 impl PostgresStore {
     /// Heartbeat and changes in one transaction, in one round trip after its BEGIN; then a look in the same one.
@@ -121,9 +121,7 @@ impl PostgresStore {
                greatest(extract(epoch FROM clock_timestamp() - heartbeat) * 1000, 0)::bigint, troubles FROM {} ORDER BY owner",
             quoted(&self.options.table("outbox_instance"))
         );
-        let held = self.other.take(&self.dialer).await?;
-        let answers = held.link.read(&self.dialer.begin_read, &[Statement::new(&sql)]).await;
-        let answers = held.give_back(answers)?;
+        let rows = self.select(&self.other, Statement::new(&sql)).await?;
         let status = |row: &tokio_postgres::Row| {
             Ok(InstanceStatus {
                 owner: get(row, 0)?,
@@ -133,25 +131,6 @@ impl PostgresStore {
                 troubles: trouble::decode(&get::<String>(row, 4)?),
             })
         };
-        answers.iter().flatten().map(status).collect()
-    }
-
-    pub(super) async fn kept(&self, destination: &str) -> StoreResult<Option<String>> {
-        let sql = format!("SELECT value FROM {} WHERE name = $1", quoted(&self.options.table("outbox_meta")));
-        let name = clean(&memory_name(destination));
-        let rows = self.select(&self.other, Statement::new(&sql).with(&name, Type::TEXT)).await?;
-        rows.first().map(|row| get(row, 0)).transpose()
-    }
-
-    pub(super) async fn keep(&self, destination: &str, value: &str) -> StoreResult<()> {
-        let sql = format!(
-            "INSERT INTO {} (name, value) VALUES ($1, $2) ON CONFLICT (name) DO UPDATE SET value = EXCLUDED.value",
-            quoted(&self.options.table("outbox_meta"))
-        );
-        let (name, value) = (clean(&memory_name(destination)), clean(value));
-        let statement = Statement::new(&sql).with(&name, Type::TEXT).with(&value, Type::TEXT);
-        let held = self.other.take(&self.dialer).await?;
-        let result = held.link.write(&self.dialer.begin_write, &[statement]).await;
-        held.give_back(result).map(drop)
+        rows.iter().map(status).collect()
     }
 }

@@ -11,6 +11,7 @@ mod inbox;
 mod lease;
 mod log;
 mod maintain;
+mod memory;
 mod names;
 mod read;
 mod refusal;
@@ -36,7 +37,6 @@ use crate::options::{DatabaseKind, InitPlan, StoreOptions};
 use crate::store::{
     Found, InstanceStatus, LeaseRound, NewRow, NumberedReceipts, PruneRequest, Pruned, ReadPurpose, ReadRequest,
     ReadRows, Recovery, SchemaInfo, ShardStatus, Store, StoreResult, StoredChunk, StoredParked, behind_page,
-    memory_name,
 };
 
 /// The one shard that there is.
@@ -217,13 +217,13 @@ impl Store for SqliteStore {
     }
 
     async fn memory(&self, destination: &str) -> StoreResult<Option<String>> {
-        let (names, name) = (Arc::clone(&self.names), memory_name(destination));
-        self.rest.read(move |tx| schema::meta(tx, &names, &name)).await
+        let (names, destination) = (Arc::clone(&self.names), destination.to_owned());
+        self.rest.read(move |tx| memory::kept(tx, &names, &destination)).await
     }
 
     async fn keep_memory(&self, destination: &str, text: &str) -> StoreResult<()> {
-        let (names, name, text) = (Arc::clone(&self.names), memory_name(destination), text.to_owned());
-        self.writer.write(move |tx| schema::keep_meta(tx, &names, &name, &text)).await
+        let (names, destination, text) = (Arc::clone(&self.names), destination.to_owned(), text.to_owned());
+        self.writer.write(move |tx| memory::keep(tx, &names, &destination, &text)).await
     }
 
     async fn instances(&self) -> StoreResult<Vec<InstanceStatus>> {

@@ -221,15 +221,6 @@ pub(super) fn meta(connection: &Connection, names: &Names, name: &str) -> StoreR
     connection.query_row(&sql, [name], |row| row.get(0)).optional().map_err(refusal)
 }
 
-/// Sets a value of the meta table.
-pub(super) fn keep_meta(tx: &Transaction<'_>, names: &Names, name: &str, value: &str) -> StoreResult<()> {
-    let sql = format!(
-        "INSERT INTO {} (name, value) VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET value = excluded.value",
-        names.meta
-    );
-    tx.prepare_cached(&sql).and_then(|mut s| s.execute([name, value])).map(drop).map_err(refusal)
-}
-
 pub(super) fn inspect(connection: &Connection, names: &Names) -> StoreResult<SchemaInfo> {
     if connection.is_readonly(MAIN_DB).map_err(refusal)? {
         return Err(StoreError::new(StoreErrorKind::ReadOnly, "the database file cannot be written"));

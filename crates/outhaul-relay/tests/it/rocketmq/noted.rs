@@ -32,8 +32,8 @@ impl Sink for NotedSink {
         self.sink.recall(memory);
     }
 
-    fn memory(&self) -> Option<(u64, String)> {
-        self.sink.memory()
+    fn memory(&self, kept: Option<u64>) -> Option<(u64, String)> {
+        self.sink.memory(kept)
     }
 
     async fn start(&self) -> Result<SinkInfo, SinkError> {
