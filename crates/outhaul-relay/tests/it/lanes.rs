@@ -52,6 +52,8 @@ async fn a_shard_that_is_refused(flavour: Flavour) {
     bench.database.execute("ALTER TABLE outbox_log ADD CONSTRAINT refuse CHECK (shard <> 0)").await;
     let sink = ScriptedSink::by_key(2);
     let relay = bench.relay(&[&sink]).await;
+    // Before the first checkpoint of an epoch has committed nothing is sent, and one with rows would be refused.
+    bench.wait("both shards have begun", |shards| shards.iter().all(|s| !s.lanes.lanes.is_empty())).await;
     for round in 1..=3 {
         bench.insert_many((round - 1) * 40..round * 40).await;
         sink.wait_stored(round * 40).await;
