@@ -66,13 +66,11 @@ pub struct ReadRequest {
 /// Rows that were read.
 #[derive(Clone, Debug, Default)]
 pub struct ReadRows {
-    /// Committed rows of the wanted shards and ranges, by rising `seq` over all shards.
+    /// Committed rows of the wanted shards and ranges, by rising `seq` over all shards. Those whose `available_at` lies in
+    /// the future are left out, and do not count against a limit.
     pub rows: Vec<Row>,
     /// Whether a limit cut the answer: there may be more above the last row.
     pub cut: bool,
-    /// Rows whose `available_at` lies in the future: moved to `outbox_scheduled` by the relay, not by this call. Here
-    /// only counted; they are left out of `rows`.
-    pub scheduled: u32,
 }
 
 /// What the database's meta table and catalogue say.

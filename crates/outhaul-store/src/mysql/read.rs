@@ -147,7 +147,7 @@ impl MySqlStore {
             return Ok(ReadRows::default());
         }
         let answer = self.read_on(&self.poll, request).await;
-        let is_empty = answer.as_ref().is_ok_and(|a| a.rows.is_empty() && !a.cut && a.scheduled == 0);
+        let is_empty = answer.as_ref().is_ok_and(|a| a.rows.is_empty() && !a.cut);
         self.idle.store(is_empty, Ordering::Relaxed);
         answer
     }
@@ -185,8 +185,7 @@ impl MySqlStore {
         let asked = asked(&request.ranges);
         let rows_max = limit.saturating_add(asked.extra);
         let mut found = page(link, layout.page(&asked, &request.shards, sizes, false, rows_max), sizes).await?;
-        let scheduled = found.iter().filter(|f| f.later).count();
-        if scheduled > 0 && found.len() as u64 >= rows_max {
+        if found.len() as u64 >= rows_max && found.iter().any(|f| f.later) {
             // Rows of the future would take the place of others.
             found = page(link, layout.page(&asked, &request.shards, sizes, true, rows_max), sizes).await?;
         }
@@ -218,7 +217,7 @@ impl MySqlStore {
             }
             Some(f.raw.into_row(row_limits))
         });
-        Ok(ReadRows { rows: rows.collect(), cut, scheduled: u32::try_from(scheduled).unwrap_or(u32::MAX) })
+        Ok(ReadRows { rows: rows.collect(), cut })
     }
 }
 

@@ -8,11 +8,10 @@
 //! sort everything that is there. After an answer that was cut a read therefore looks only at a stretch of `seq` from
 //! the first row on; how long a stretch is, is learnt from the answers.
 //!
-//! Rows that are not due yet are passed over inside the server. How many there are is counted in a statement of its own,
-//! which polls leave out most of the time while there are none.
+//! Rows that are not due yet are passed over inside the server.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 
 use bytes::Bytes;
 use outhaul_core::message::Row;
@@ -29,30 +28,19 @@ use crate::store::{ReadPurpose, ReadRequest, ReadRows, StoreResult};
 
 /// A stretch of `seq` is this many times the wanted rows at most: beyond it, sparse numbers cost a further read.
 const STRETCH_FACTOR_MAX: i64 = 64;
-/// While a count finds no row that is not due, this many reads go without one.
-const READS_WITHOUT_COUNT: u32 = 100;
-/// The most rows that are counted.
-const COUNTED_MAX: u32 = 1_000_000;
 
 /// What reads of one purpose know of the table.
 pub(super) struct Stretch {
     backlog: AtomicBool,
     /// Numbers for each row found, at least 1.
     factor: AtomicI64,
-    /// Reads until rows that are not due are counted again.
-    until_count: AtomicU32,
     /// The last read found nothing.
     idle: AtomicBool,
 }
 
 impl Stretch {
     pub(super) const fn new() -> Self {
-        Self {
-            backlog: AtomicBool::new(true),
-            factor: AtomicI64::new(2),
-            until_count: AtomicU32::new(0),
-            idle: AtomicBool::new(false),
-        }
+        Self { backlog: AtomicBool::new(true), factor: AtomicI64::new(2), idle: AtomicBool::new(false) }
     }
 
     /// Length of the next stretch; None: read without one.
@@ -71,16 +59,6 @@ impl Stretch {
             let factor = numbers / i64::try_from(rows.len()).unwrap_or(i64::MAX) + 1;
             self.factor.store(factor.clamp(1, STRETCH_FACTOR_MAX), Ordering::Relaxed);
         }
-    }
-
-    fn counts_now(&self) -> bool {
-        let left = self.until_count.load(Ordering::Relaxed);
-        self.until_count.store(left.saturating_sub(1), Ordering::Relaxed);
-        left == 0
-    }
-
-    fn counted(&self, scheduled: u32) {
-        self.until_count.store(if scheduled == 0 { READS_WITHOUT_COUNT } else { 0 }, Ordering::Relaxed);
     }
 }
 
@@ -146,14 +124,11 @@ impl Layout {
         }
     }
 
-    /// A condition on rows of `o`: not due yet, or (`later` false) due. True where nothing is ever scheduled.
-    fn due(&self, later: bool) -> String {
-        let Some(c) = &self.available_at else { return (!later).to_string() };
+    /// A condition on rows of `o`: due. True where nothing is ever scheduled.
+    fn due(&self) -> String {
+        let Some(c) = &self.available_at else { return "true".to_owned() };
         let now = if c.zoned { "now()" } else { "(now() AT TIME ZONE 'UTC')" };
-        match later {
-            true => format!("o.{} > {now}", c.name),
-            false => format!("(o.{0} IS NULL OR o.{0} <= {now})", c.name),
-        }
+        format!("(o.{0} IS NULL OR o.{0} <= {now})", c.name)
     }
 
     /// The columns of a row as SQL.
@@ -293,18 +268,6 @@ impl Layout {
             }
         }
     }
-
-    /// How many rows are not due: $1 and $2 arrays of the ends of the ranges, $3 array of shards.
-    fn count_scheduled(&self) -> String {
-        let shard = self.shard.as_ref().map_or("0 = ANY ($3)".to_owned(), |shard| format!("o.{shard} = ANY ($3)"));
-        format!(
-            "SELECT count(*) FROM (SELECT FROM unnest($1, $2) r(f, l) JOIN {} o ON o.{} BETWEEN r.f AND r.l AND {shard} \
-             AND {} LIMIT {COUNTED_MAX}) later",
-            self.table,
-            self.seq,
-            self.due(true)
-        )
-    }
 }
 
 impl PostgresStore {
@@ -335,13 +298,9 @@ impl PostgresStore {
             shards: &shards,
             ranges: &ranges,
             stretch: if shards.len() > 1 { stretch.next(limit) } else { None },
-            due: layout.due(false),
-            count: layout.available_at.is_some() && stretch.counts_now(),
+            due: layout.due(),
         };
-        let (mut found, scheduled) = self.page(slot, &layout, &page).await?;
-        if page.count {
-            stretch.counted(scheduled);
-        }
+        let mut found = self.page(slot, &layout, &page).await?;
         let full = i64::try_from(found.len()).unwrap_or(i64::MAX) >= limit;
         let mut cut = full || found.last().is_some_and(|f| f.beyond);
         let limits = self.row_limits();
@@ -361,7 +320,7 @@ impl PostgresStore {
         cut |= self.fetch_contents(slot, &layout, &mut found).await?;
         let rows: Vec<Row> = found.into_iter().map(|f| f.raw.into_row(limits)).collect();
         stretch.learn(cut, &rows);
-        Ok(ReadRows { rows, cut, scheduled })
+        Ok(ReadRows { rows, cut })
     }
 
     /// A small part of the cost of a read, on both sides: what an idle relay asks.
@@ -429,9 +388,8 @@ impl PostgresStore {
             ranges: &[(seq, seq)],
             stretch: None,
             due: "true".into(),
-            count: false,
         };
-        let mut found = self.page(slot, layout, &page).await?.0;
+        let mut found = self.page(slot, layout, &page).await?;
         self.fetch_contents(slot, layout, &mut found).await?;
         Ok(found.into_iter().next().map(|f| f.raw.into_row(self.row_limits())))
     }
@@ -440,7 +398,7 @@ impl PostgresStore {
         RowLimits::new(self.options.max_message_bytes)
     }
 
-    async fn page(&self, slot: &Slot, layout: &Layout, page: &Page<'_>) -> StoreResult<(Vec<Found>, u32)> {
+    async fn page(&self, slot: &Slot, layout: &Layout, page: &Page<'_>) -> StoreResult<Vec<Found>> {
         let (firsts, lasts): (Vec<i64>, Vec<i64>) = page.ranges.iter().copied().unzip();
         let one_range = layout.shard.is_none() && page.ranges.len() == 1;
         let (first, last) = page.ranges.first().copied().unwrap_or((0, -1));
@@ -462,25 +420,7 @@ impl PostgresStore {
         if let Some(length) = &page.stretch {
             statement = statement.with(length, Type::INT8);
         }
-        let count = if page.count { layout.count_scheduled() } else { String::new() };
-        let mut statements = vec![statement];
-        if page.count {
-            statements.push(
-                Statement::new(&count)
-                    .with(&firsts, Type::INT8_ARRAY)
-                    .with(&lasts, Type::INT8_ARRAY)
-                    .with(&page.shards, Type::INT2_ARRAY),
-            );
-        }
-        let held = slot.take(&self.dialer).await?;
-        let answers = held.link.read(&self.dialer.begin_read, &statements).await;
-        let answers = held.give_back(answers)?;
-        let found = answers.first().into_iter().flatten().map(found).collect::<StoreResult<_>>()?;
-        let scheduled = match answers.get(1).and_then(|rows| rows.first()) {
-            Some(row) => u32::try_from(get::<i64>(row, 0)?).unwrap_or(u32::MAX),
-            None => 0,
-        };
-        Ok((found, scheduled))
+        self.select(slot, statement).await?.iter().map(found).collect()
     }
 }
 
@@ -494,8 +434,6 @@ struct Page<'a> {
     stretch: Option<i64>,
     /// Condition on the rows.
     due: String,
-    /// Whether rows that are not due are counted.
-    count: bool,
 }
 
 fn inline_bytes(max_bytes: usize, limit: u32, max_message_bytes: u64) -> i32 {

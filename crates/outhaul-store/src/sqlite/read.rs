@@ -35,7 +35,6 @@ pub(super) fn rows(tx: &Transaction<'_>, names: &Names, request: &ReadRequest) -
         while let Some(row) = found.next().map_err(refusal)? {
             let due: bool = row.get(COLUMN_DUE).map_err(refusal)?;
             if !due {
-                answer.scheduled = answer.scheduled.saturating_add(1);
                 continue;
             }
             let mut raw = raw_row(row).map_err(refusal)?;

@@ -189,7 +189,7 @@ pub async fn a_payload_above_the_limit_is_not_fetched(flavour: Flavour) {
     assert_eq!(ids(&answer.rows), ["m0", "m1", "m2", "m3"]);
 }
 
-/// Rows whose time has not come are counted and left out; they do not count against a limit.
+/// Rows whose time has not come are left out; they do not count against a limit.
 pub async fn rows_of_the_future_are_left_out(flavour: Flavour) {
     let f = Fixture::sharded(flavour).await;
     let at = |id: &str, available_at_us| NewRow {
@@ -208,7 +208,7 @@ pub async fn rows_of_the_future_are_left_out(flavour: Flavour) {
     ];
     f.store.enqueue(&new).await.expect("enqueue");
     let answer = f.read(&f.everything()).await;
-    assert_eq!((ids(&answer.rows), answer.scheduled), (vec!["past".to_owned(), "now".to_owned()], 2));
+    assert_eq!(ids(&answer.rows), ["past", "now"]);
     let answer = f.read(&ReadRequest { limit: 2, ..f.everything() }).await;
     assert_eq!(ids(&answer.rows), ["past", "now"]);
     assert_eq!(f.hot_ids().await.len(), 4);

@@ -163,7 +163,7 @@ async fn b4_the_servers_isolation_level_does_not_matter() {
 }
 
 #[tokio::test]
-async fn rows_that_are_not_due_are_counted_and_left() {
+async fn rows_that_are_not_due_are_left() {
     for shards in [1, 4] {
         let f = Fixture::with(Flavour::Postgres, InitPlan { shards, ..InitPlan::default() }, |_| {}).await;
         let row = |n: u64, later| NewRow {
@@ -179,7 +179,7 @@ async fn rows_that_are_not_due_are_counted_and_left() {
         for limit in [4, 100] {
             let answer = f.read(&ReadRequest { limit, ..f.everything() }).await;
             let ids: Vec<&str> = answer.rows.iter().map(|row| row.id.as_str()).collect();
-            assert_eq!((ids, answer.scheduled), (vec!["m30", "m31"], 30), "{shards} shards, limit {limit}");
+            assert_eq!(ids, ["m30", "m31"], "{shards} shards, limit {limit}");
         }
     }
 }
