@@ -15,6 +15,8 @@ use rocketmq_remoting::{Error, ResponseCode};
 use tokio::time::Instant;
 
 use super::ack::Durability;
+use super::deliver::Carried;
+use super::turn::Turns;
 use super::window::Window;
 
 /// Levels of the default `messageDelayLevel`.
@@ -109,6 +111,7 @@ pub(super) struct Broker {
     /// Number of the connection.
     pub(super) generation: u64,
     pub(super) window: Arc<Window>,
+    pub(super) turns: Arc<Turns<Arc<Carried>>>,
     /// What was flushed, and when that was asked.
     flushed: tokio::sync::Mutex<Option<(Instant, Flushed)>>,
     /// Whether a weaker answer than configured was reported already.
@@ -162,6 +165,7 @@ impl Broker {
             generation: connection.generation(),
             channel,
             window,
+            turns: Turns::new(),
             flushed: tokio::sync::Mutex::default(),
             weak_told: Mutex::default(),
             answered_at: Mutex::default(),

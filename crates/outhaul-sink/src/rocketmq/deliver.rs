@@ -21,6 +21,7 @@ use super::envelope::{refused, seal};
 use super::outcome::{Verdict, behind, judge, stored};
 use super::plan::{Group, waves};
 use super::queues::Queues;
+use super::turn::{self, Freight, Waited};
 use super::window::Load;
 use crate::clock::now_us;
 use crate::codes::SinkCode;
@@ -58,7 +59,18 @@ type Settled = Vec<(usize, Outcome)>;
 /// Messages of a queue that go in one request.
 struct Parcel {
     indexes: Vec<usize>,
-    messages: Vec<Message>,
+    messages: Arc<[Message]>,
+    /// Bytes of a batch's body.
+    bytes: usize,
+    /// Goes with no other parcel.
+    alone: bool,
+}
+
+/// What came of a request, for all who had something in it.
+#[derive(Debug)]
+pub(super) struct Carried {
+    result: Result<Sent, Error>,
+    began: Instant,
 }
 
 /// Delivers a batch; one outcome a message.
@@ -260,8 +272,8 @@ impl<'a> Line<'a, '_> {
 
     /// The next messages that can go together. What cannot go at all is settled.
     fn next(&mut self, todo: &mut VecDeque<usize>) -> Option<Parcel> {
-        let limit = self.broker.facts.max_message_bytes.min(MAX_BATCH_BYTES);
-        let (mut bytes, mut parcel) = (0, Parcel { indexes: Vec::new(), messages: Vec::new() });
+        let limit = self.limit_bytes();
+        let (mut bytes, mut indexes, mut messages) = (0, Vec::new(), Vec::new());
         while let Some(index) = todo.pop_front() {
             if self.is_held(index) {
                 self.settle(index, behind());
@@ -271,9 +283,9 @@ impl<'a> Line<'a, '_> {
             let message = match seal(from, &self.queue.topic, &self.delivery.config.tag, &self.broker.facts) {
                 Ok(message) => message,
                 // What is said of it waits until those before it in its key are delivered.
-                Err(_) if self.waits_for(&parcel, index) => {
+                Err(_) if self.waits_for(&indexes, index) => {
                     todo.push_front(index);
-                    return Some(parcel);
+                    break;
                 }
                 Err(reason) => {
                     self.settle(index, Outcome::Rejected(reason));
@@ -282,67 +294,62 @@ impl<'a> Line<'a, '_> {
             };
             let size = BatchBuilder::record_bytes(&message);
             let alone = message.is_delayed() || size > limit;
-            if !parcel.indexes.is_empty() && (alone || bytes + size > limit) {
+            if !indexes.is_empty() && (alone || bytes + size > limit) {
                 todo.push_front(index);
-                return Some(parcel);
+                break;
             }
             bytes += size;
-            parcel.indexes.push(index);
-            parcel.messages.push(message);
+            indexes.push(index);
+            messages.push(message);
             if alone {
-                return Some(parcel);
+                return Some(Parcel { alone: true, ..Parcel::new(indexes, messages) });
             }
         }
-        (!parcel.indexes.is_empty()).then_some(parcel)
+        (!indexes.is_empty()).then(|| Parcel::new(indexes, messages))
     }
 
-    fn waits_for(&self, parcel: &Parcel, index: usize) -> bool {
+    fn waits_for(&self, indexes: &[usize], index: usize) -> bool {
         let key = self.delivery.key(index);
-        key.is_some() && parcel.indexes.iter().any(|i| self.delivery.key(*i) == key)
+        key.is_some() && indexes.iter().any(|i| self.delivery.key(*i) == key)
     }
 
     fn without_held(&mut self, parcel: Parcel) -> Parcel {
-        let mut free = Parcel { indexes: Vec::new(), messages: Vec::new() };
-        for (index, message) in parcel.indexes.into_iter().zip(parcel.messages) {
-            if self.is_held(index) {
-                self.settle(index, behind());
+        let (mut indexes, mut messages) = (Vec::new(), Vec::new());
+        for (index, message) in parcel.indexes.iter().zip(&*parcel.messages) {
+            if self.is_held(*index) {
+                self.settle(*index, behind());
             } else {
-                free.indexes.push(index);
-                free.messages.push(message);
+                indexes.push(*index);
+                messages.push(message.clone());
             }
         }
-        free
+        Parcel { alone: parcel.alone, ..Parcel::new(indexes, messages) }
     }
 
     /// Sends a parcel; while the broker is busy, again.
     async fn send(&mut self, parcel: Parcel) -> After {
         let mut pause = BUSY_PAUSE;
         let deadline = self.delivery.deadline;
+        // What begins late would be cut off and sent a second time.
+        let latest = deadline - self.delivery.config.request_limit() / 2;
         loop {
-            // What begins late would be cut off and sent a second time.
-            let latest = deadline - self.delivery.config.request_limit() / 2;
-            let Ok(place) = timeout_at(latest, self.broker.window.enter()).await else {
-                let reason = self.no_time("no place was free");
-                return self.stop(&parcel, Outcome::Held { reason, after_ms: Some(NO_PLACE_MS) });
-            };
-            let began = Instant::now();
-            let result = self.request(&parcel, deadline.saturating_duration_since(Instant::now())).await;
-            let error = match result {
-                Ok(sent) => {
-                    let held = place.held();
-                    place.leave(Load::Answered(held));
-                    self.broker.answered();
-                    return self.stored(parcel, &sent);
+            let messages = parcel.messages.clone();
+            let freight = Freight { messages, bytes: parcel.bytes, alone: parcel.alone, latest, deadline };
+            let share = match self.carry(freight).await {
+                Waited::Sent(share) => share,
+                Waited::Late | Waited::Lead(_) => {
+                    let reason = self.no_time("no place was free");
+                    return self.stop(&parcel, Outcome::Held { reason, after_ms: Some(NO_PLACE_MS) });
                 }
+                Waited::Lost => return self.lost(&parcel),
+            };
+            let error = match &share.of.result {
+                Ok(sent) => return self.stored(parcel, sent, share.first),
                 Err(error) => error,
             };
-            if matches!(error, Error::Refused { .. }) {
-                self.broker.answered();
-            }
-            let verdict = judge(&error, &self.broker.facts);
-            place.leave(if matches!(verdict, Verdict::Busy(_)) { Load::Busy } else { Load::Silent });
+            let verdict = judge(error, &self.broker.facts);
             let Verdict::Busy(reason) = verdict else {
-                return self.failed(parcel, verdict, began).await;
+                return self.failed(parcel, verdict, share.of.began, share.together).await;
             };
             if Instant::now() + pause >= latest {
                 let outcome = self.down(reason);
@@ -351,6 +358,48 @@ impl<'a> Line<'a, '_> {
             sleep(pause).await;
             pause = (pause * 2).min(Duration::from_millis(500));
         }
+    }
+
+    /// Sends a freight when it is the queue's turn, together with what others have for it; or another one does.
+    async fn carry(&self, freight: Freight) -> Waited<Arc<Carried>> {
+        let latest = freight.latest;
+        let lead = match self.broker.turns.wait(&self.queue, freight).await {
+            Waited::Lead(lead) => lead,
+            waited => return waited,
+        };
+        let Ok(place) = timeout_at(latest, self.broker.window.enter()).await else { return Waited::Late };
+        let Some(load) = lead.load(self.limit_bytes()) else { return Waited::Late };
+        let began = Instant::now();
+        let result = self.request(&load).await;
+        match &result {
+            Ok(_) => {
+                let held = place.held();
+                place.leave(Load::Answered(held));
+                self.broker.answered();
+            }
+            Err(error) => {
+                if matches!(error, Error::Refused { .. }) {
+                    self.broker.answered();
+                }
+                let is_busy = matches!(judge(error, &self.broker.facts), Verdict::Busy(_));
+                place.leave(if is_busy { Load::Busy } else { Load::Silent });
+            }
+        }
+        Waited::Sent(load.share(Arc::new(Carried { result, began })))
+    }
+
+    fn limit_bytes(&self) -> usize {
+        self.broker.facts.max_message_bytes.min(MAX_BATCH_BYTES)
+    }
+
+    /// The call that sent it along ended early, and nobody knows what came of it.
+    fn lost(&mut self, parcel: &Parcel) -> After {
+        let text = format!("broker {}: a request was given up before its answer", self.broker.facts.name);
+        let reason = Reason::new(SinkCode::RocketMqUnanswered.code(), text);
+        for index in &parcel.indexes {
+            self.settle(*index, Outcome::Unknown(reason.clone()));
+        }
+        After::Stop(Outcome::Held { reason, after_ms: Some(NO_PLACE_MS) })
     }
 
     fn down(&self, reason: Reason) -> Outcome {
@@ -362,16 +411,17 @@ impl<'a> Line<'a, '_> {
         Reason::new(SinkCode::RocketMqBusy.code(), format!("broker {name}: {what} within {ms} ms"))
     }
 
-    async fn request(&self, parcel: &Parcel, left: Duration) -> Result<Sent, Error> {
-        let generation = Some(self.broker.generation);
-        let options = SendOptions { limit: Some(left), generation, compression: None };
+    async fn request(&self, load: &turn::Load<Arc<Carried>>) -> Result<Sent, Error> {
+        let left = load.deadline().saturating_duration_since(Instant::now());
+        let options = SendOptions { limit: Some(left), generation: Some(self.broker.generation), compression: None };
         let producer = &self.delivery.cluster.producer;
-        if let [message] = parcel.messages.as_slice() {
+        let messages = || load.freights.iter().flat_map(|freight| &*freight.messages);
+        if let (Some(message), None) = (messages().next(), messages().nth(1)) {
             return producer.send(&self.queue, message, &options).await;
         }
         let mut batch = BatchBuilder::new(MAX_BATCH_BYTES);
-        batch.reserve(parcel.messages.iter().map(BatchBuilder::record_bytes).sum());
-        for message in &parcel.messages {
+        batch.reserve(load.freights.iter().map(|freight| freight.bytes).sum());
+        for message in messages() {
             if !batch.push(message)? {
                 let bytes = BatchBuilder::record_bytes(message);
                 return Err(MessageError::BodyTooLarge { bytes, limit_bytes: MAX_BATCH_BYTES }.into());
@@ -382,7 +432,7 @@ impl<'a> Line<'a, '_> {
 
     /// It is stored: delivered, unless the answer is too weak. Then nothing more is sent there for a while, since what is
     /// wrong is the broker's, and the same is sent again.
-    fn stored(&mut self, parcel: Parcel, sent: &Sent) -> After {
+    fn stored(&mut self, parcel: Parcel, sent: &Sent, first: usize) -> After {
         let weak = sent.answer.status != SendStatus::Ok;
         if weak && self.delivery.config.is_too_weak(sent.answer.status, &self.broker.facts, self.delivery.demanded) {
             let status = super::place::status_word(sent.answer.status);
@@ -390,11 +440,12 @@ impl<'a> Line<'a, '_> {
             let outcome = self.down(Reason::new(SinkCode::RocketMqWeakAck.code(), text));
             return self.stop(&parcel, outcome);
         }
-        self.delivered(parcel, sent);
+        self.delivered(&parcel, sent, first);
         After::Next
     }
 
-    fn delivered(&mut self, parcel: Parcel, sent: &Sent) {
+    /// `first`: place of its first message in the request.
+    fn delivered(&mut self, parcel: &Parcel, sent: &Sent, first: usize) {
         let sent_at_us = now_us();
         let facts = &self.broker.facts;
         if sent.answer.status != SendStatus::Ok && self.broker.first_weak_ack() {
@@ -411,7 +462,7 @@ impl<'a> Line<'a, '_> {
             .indexes
             .iter()
             .enumerate()
-            .map(|(n, index)| (*index, stored(&sent.answer, n, place, delayed, facts, sent_at_us)))
+            .map(|(n, index)| (*index, stored(&sent.answer, first + n, place, delayed, facts, sent_at_us)))
             .collect();
         for (index, outcome) in outcomes {
             self.settle(index, outcome);
@@ -419,7 +470,7 @@ impl<'a> Line<'a, '_> {
     }
 
     /// It was not stored, or nobody knows: the request began at this time.
-    async fn failed(&mut self, parcel: Parcel, verdict: Verdict, began: Instant) -> After {
+    async fn failed(&mut self, parcel: Parcel, verdict: Verdict, began: Instant, together: bool) -> After {
         match verdict {
             Verdict::Down(reason) | Verdict::Busy(reason) => {
                 let outcome = self.down(reason);
@@ -446,9 +497,11 @@ impl<'a> Line<'a, '_> {
                 }
                 self.stop(&parcel, Outcome::Retry { reason, after_ms: None })
             }
+            // It may be others' messages that it did not take.
+            Verdict::Message(_) | Verdict::Failed(_) if together => After::Again(Parcel { alone: true, ..parcel }),
             Verdict::Message(reason) | Verdict::Failed(reason) if parcel.indexes.len() > 1 => {
                 tracing::debug!(code = reason.code, "{}; the batch is sent in halves", reason.text);
-                halves(parcel)
+                parcel.halves()
             }
             Verdict::Message(reason) => {
                 for index in parcel.indexes {
@@ -475,10 +528,22 @@ impl<'a> Line<'a, '_> {
     }
 }
 
-fn halves(mut parcel: Parcel) -> After {
-    let middle = parcel.indexes.len() / 2;
-    let second = Parcel { indexes: parcel.indexes.split_off(middle), messages: parcel.messages.split_off(middle) };
-    After::Halves(parcel, second)
+impl Parcel {
+    fn new(indexes: Vec<usize>, messages: Vec<Message>) -> Self {
+        let bytes = messages.iter().map(BatchBuilder::record_bytes).sum();
+        Self { indexes, messages: messages.into(), bytes, alone: false }
+    }
+
+    /// Its two halves, each by itself.
+    fn halves(self) -> After {
+        let (first, second) = self.indexes.split_at(self.indexes.len() / 2);
+        let (earlier, later) = self.messages.split_at(first.len());
+        let half = |indexes: &[usize], messages: &[Message]| Self {
+            alone: true,
+            ..Self::new(indexes.to_vec(), messages.to_vec())
+        };
+        After::Halves(half(first, earlier), half(second, later))
+    }
 }
 
 /// Waits for all, at the same time.

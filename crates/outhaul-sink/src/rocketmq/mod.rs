@@ -34,6 +34,7 @@ mod place;
 mod plan;
 mod queues;
 mod sink;
+mod turn;
 mod verify;
 mod window;
 
