@@ -9,6 +9,7 @@
 mod clock;
 pub mod codes;
 pub mod registry;
+mod rewrite;
 pub mod settings;
 mod sink;
 
@@ -22,4 +23,5 @@ pub mod rocketmq;
 pub use codes::SinkCode;
 pub use outhaul_core::receipt::{AckLevel, Outcome, Reason, Receipt};
 pub use registry::make;
+pub use rewrite::{Rewrite, rewriting};
 pub use sink::*;

@@ -97,7 +97,7 @@ async fn sinks(config: &Config) -> Result<Vec<Arc<SharedSink>>, Failures> {
     let mut sinks = vec![];
     let mut failures = vec![];
     for d in &config.destinations {
-        let sink = outhaul_sink::make(&d.kind, &d.name, d.settings.clone(), d.require_ack)?;
+        let sink = config.sink(d)?;
         if d.require_ack.is_some() {
             match validate::start(d, &sink).await {
                 Err(f) if validate::is_too_weak(&f) => failures.push(f),

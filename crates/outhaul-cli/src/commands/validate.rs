@@ -10,7 +10,7 @@ use std::time::Duration;
 use super::{of_outbox, open};
 use crate::arguments::Validate;
 use crate::codes;
-use crate::config::{Destination, Outbox, Sources};
+use crate::config::{Config, Destination, Outbox, Sources};
 use crate::failure::{Blame, Exit, Failure, Failures, Outcome};
 use crate::{config, output};
 
@@ -64,14 +64,13 @@ pub async fn run(a: &Validate, json: bool) -> Outcome {
         report.outboxes.push(finding);
     }
     for destination in &config.destinations {
-        let topics = config.topics_of(&destination.name);
-        let finding = look_at_destination(destination, &topics, &mut report.warnings).await;
+        let finding = look_at_destination(&config, destination, &mut report.warnings).await;
         report.destinations.push(finding);
     }
     if config.destinations.is_empty() {
         report.warnings.push("there is no destination: a relay would have nothing to do".into());
     }
-    for d in config.destinations.iter().filter(|d| config.routes.iter().all(|(_, to)| !to.contains(&d.name))) {
+    for d in config.destinations.iter().filter(|d| config.routes.iter().all(|route| !route.goes_to(&d.name))) {
         report.warnings.push(format!("no route goes to destination {}: nothing will be delivered to it", d.name));
     }
     if json {
@@ -125,7 +124,7 @@ async fn look_at_outbox(outbox: &Outbox, warnings: &mut Vec<String>) -> OutboxFi
 /// Limit of looking at a destination's parts.
 const EXAMINE_LIMIT: Duration = Duration::from_secs(60);
 
-async fn look_at_destination(d: &Destination, topics: &[String], warnings: &mut Vec<String>) -> DestinationFinding {
+async fn look_at_destination(config: &Config, d: &Destination, warnings: &mut Vec<String>) -> DestinationFinding {
     let mut finding = DestinationFinding {
         name: d.name.clone(),
         kind: d.kind.clone(),
@@ -134,7 +133,7 @@ async fn look_at_destination(d: &Destination, topics: &[String], warnings: &mut 
         findings: vec![],
         error: None,
     };
-    let sink = match outhaul_sink::make(&d.kind, &d.name, d.settings.clone(), d.require_ack) {
+    let sink = match config.sink(d) {
         Ok(sink) => sink,
         Err(e) => {
             finding.error = Some(e.into());
@@ -149,7 +148,7 @@ async fn look_at_destination(d: &Destination, topics: &[String], warnings: &mut 
         }
         Err(e) => finding.error = Some(e),
     }
-    match tokio::time::timeout(EXAMINE_LIMIT, sink.examine(topics)).await {
+    match tokio::time::timeout(EXAMINE_LIMIT, sink.examine(&config.topics_of(&d.name))).await {
         Ok(all) => {
             let found = |f: outhaul_sink::Finding| Found { subject: f.subject, text: f.text, attention: f.attention };
             finding.findings = all.into_iter().map(found).collect();

@@ -12,7 +12,7 @@ use super::keys::{self, SECTIONS};
 use super::problems::Problems;
 use super::section::Table;
 use super::value::{Node, Origin, Value};
-use super::{Config, Destination, Outbox, Relay};
+use super::{Config, Destination, Outbox, Relay, RouteKeys};
 use crate::codes;
 use crate::failure::{Blame, Failure, Failures};
 
@@ -296,11 +296,12 @@ fn ack_level(word: &str) -> Option<AckLevel> {
         .find(|l| l.as_str() == word)
 }
 
-fn routes(tables: &[Table], names: &[&str], p: &mut Problems) -> Vec<(String, Vec<String>)> {
+fn routes(tables: &[Table], names: &[&str], p: &mut Problems) -> Vec<RouteKeys> {
     let mut routes = vec![];
     for t in tables {
         t.refuse_unknown(None, p);
         let (topic, to) = (t.text("topic", p), t.list("to", p));
+        let (rename, tag) = (t.text("rename", p), t.text("tag", p));
         for name in to.iter().filter(|name| !names.contains(&name.as_str())) {
             let near = suggest(name, names.iter().copied()).map(|n| format!("; did you mean {n}?")).unwrap_or_default();
             p.at(
@@ -309,7 +310,17 @@ fn routes(tables: &[Table], names: &[&str], p: &mut Problems) -> Vec<(String, Ve
                 format!("a route goes to {name:?}, which is no destination{near}"),
             );
         }
-        routes.extend(topic.map(|topic| (topic, to)));
+        let Some(topic) = topic else { continue };
+        let route = RouteKeys { topic, to, rename, tag };
+        if route.rewrite().is_some_and(|rewrite| !rewrite.is_clear()) {
+            let what = "a `*` in `rename` needs exactly one in `topic` to stand for";
+            p.at(t.place("rename"), &codes::BAD_VALUE, what);
+        }
+        let is_word = |tag: &str| !tag.contains(|c: char| c.is_whitespace() || c.is_control()) && !tag.contains("||");
+        if route.tag.as_deref().is_some_and(|tag| !is_word(tag)) {
+            p.at(t.place("tag"), &codes::BAD_VALUE, "`tag` must be one word without `||`");
+        }
+        routes.push(route);
     }
     routes
 }

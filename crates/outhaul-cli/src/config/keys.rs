@@ -316,6 +316,18 @@ const ROUTE: &[Key] = &[
         "A topic, in which `*` stands for any run of characters. A message goes to the destinations of every route that matches.",
     ),
     key("to", List, Required, "Names of destinations."),
+    key(
+        "rename",
+        Text,
+        Means("the topic that the application wrote"),
+        "The topic under which its messages are delivered. A `*` stands for what the one `*` of `topic` stood for. The log and `audit` keep the application's topic.",
+    ),
+    key(
+        "tag",
+        Text,
+        Means("none"),
+        "Header `tags` of its messages that have none: the tag (TAGS) of a RocketMQ message.",
+    ),
 ];
 
 /// `[relay]`, which also stands when it is left out.

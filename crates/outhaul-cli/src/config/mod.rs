@@ -17,11 +17,13 @@ mod tree;
 mod value;
 
 use std::path::Path;
+use std::sync::Arc;
 
 use outhaul_core::config::{LaneLimits, Settings};
 use outhaul_core::destination::DestinationIndex;
 use outhaul_core::receipt::AckLevel;
 use outhaul_core::route::{Route, Routes};
+use outhaul_sink::{Rewrite, Sink, SinkError};
 use outhaul_store::StoreOptions;
 
 use self::interpolate::Surroundings;
@@ -45,8 +47,34 @@ pub struct Config {
     pub outboxes: Vec<Outbox>,
     /// `[[destination]]`, at most 64.
     pub destinations: Vec<Destination>,
-    /// `[[route]]`: topic pattern and names of destinations.
-    pub routes: Vec<(String, Vec<String>)>,
+    /// `[[route]]`.
+    pub routes: Vec<RouteKeys>,
+}
+
+/// `[[route]]`.
+#[derive(Clone, Debug, Default)]
+pub struct RouteKeys {
+    /// Topic pattern.
+    pub topic: String,
+    /// Names of destinations.
+    pub to: Vec<String>,
+    /// The topic of delivery, if it is another.
+    pub rename: Option<String>,
+    /// Tag of messages without one.
+    pub tag: Option<String>,
+}
+
+impl RouteKeys {
+    /// Whether it goes to a destination.
+    pub fn goes_to(&self, destination: &str) -> bool {
+        self.to.iter().any(|name| name == destination)
+    }
+
+    /// What it changes, if anything.
+    pub fn rewrite(&self) -> Option<Rewrite> {
+        let rewrite = Rewrite { pattern: self.topic.clone(), topic: self.rename.clone(), tag: self.tag.clone() };
+        (rewrite.topic.is_some() || rewrite.tag.is_some()).then_some(rewrite)
+    }
 }
 
 /// `[relay]`.
@@ -106,16 +134,26 @@ impl Config {
         Routes::new(
             self.routes
                 .iter()
-                .map(|(pattern, to)| Route { pattern: pattern.clone(), to: to.iter().filter_map(index).collect() })
+                .map(|r| Route { pattern: r.topic.clone(), to: r.to.iter().filter_map(index).collect() })
                 .collect(),
         )
     }
 
+    /// Makes the sink of a destination, with what its routes change.
+    ///
+    /// # Errors
+    /// As [`outhaul_sink::make`].
+    pub fn sink(&self, d: &Destination) -> Result<Arc<dyn Sink>, SinkError> {
+        let sink = outhaul_sink::make(&d.kind, &d.name, d.settings.clone(), d.require_ack)?;
+        let routes = self.routes.iter().filter(|route| route.goes_to(&d.name));
+        Ok(outhaul_sink::rewriting(sink, routes.filter_map(RouteKeys::rewrite).collect()))
+    }
+
     /// The topics that routes name in full and deliver to a destination.
     pub fn topics_of(&self, destination: &str) -> Vec<String> {
-        let routes = self.routes.iter().filter(|(_, to)| to.iter().any(|name| name == destination));
+        let routes = self.routes.iter().filter(|route| route.goes_to(destination));
         let mut topics: Vec<String> =
-            routes.map(|(topic, _)| topic).filter(|topic| !topic.contains('*')).cloned().collect();
+            routes.map(|route| route.topic.clone()).filter(|topic| !topic.contains('*')).collect();
         topics.sort();
         topics.dedup();
         topics

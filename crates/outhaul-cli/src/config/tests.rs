@@ -67,6 +67,8 @@ to = ["points", "trail"]
 [[route]]
 topic = "audit"
 to = "trail"
+rename = "audit.v1"
+tag = "audited"
 "#;
 
 #[test]
@@ -87,6 +89,8 @@ fn a_whole_one() {
     assert_eq!(c.destinations[1].require_ack, Some(AckLevel::Flushed));
     assert_eq!(c.routes().destinations("order-created").iter().count(), 2);
     assert_eq!(c.routes().destinations("audit").iter().collect::<Vec<_>>(), [DestinationIndex(1)]);
+    let rewrites: Vec<_> = c.routes.iter().map(|route| route.rewrite().map(|r| (r.topic, r.tag))).collect();
+    assert_eq!(rewrites, [None, Some((Some("audit.v1".into()), Some("audited".into())))]);
     assert!(!format!("{c:?}").contains("s3cret"), "a secret is shown");
 }
 
@@ -142,6 +146,12 @@ fn values_that_do_not_fit() {
         assert!(p.starts_with("OUT-3005 outhaul.toml line ") && p.contains(part), "{p}");
     }
     assert!(problem("[[route]]\ntopic = \"a\"\nto = []\n").contains("it is empty"));
+    let route = |rest: &str| {
+        let points = "[[destination]]\nname = \"points\"\nkind = \"stdout\"\n";
+        problem(&format!("{points}[[route]]\ntopic = \"a\"\nto = [\"points\"]\n{rest}\n"))
+    };
+    assert!(route("rename = \"b*\"").contains("a `*` in `rename`"));
+    assert!(route("tag = \"a b\"").contains("one word"));
     assert!(problem("[[outbox]]\nname = \"b\"\n").starts_with("OUT-3004 outhaul.toml line 3: outbox has no url"));
     let large = refused("[[outbox]]\nurl = \"x.db\"\nmax_message_bytes = \"65MiB\"\n", &[]);
     assert!(large[0].contains("at most 64MiB; \"65MiB\" is not"), "{large:?}");
@@ -223,7 +233,7 @@ fn every_key_by_a_variable() {
     assert!(!c.outboxes[0].store.tls.required);
     assert_eq!(c.destinations[1].limits.max_batch, 7);
     assert_eq!(c.destinations[1].settings["path"], "77");
-    assert_eq!(c.routes[1].1, ["trail", "points"]);
+    assert_eq!(c.routes[1].to, ["trail", "points"]);
     assert_eq!(c.destinations[2].kind, "stdout");
     let p = refused(WHOLE, &[("OUTHAUL__RELAY__LEASE_TLL", "20s")]);
     assert_eq!(

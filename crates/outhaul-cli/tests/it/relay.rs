@@ -245,6 +245,43 @@ async fn an_outbox_that_cannot_be_used_ends_those_that_wait() {
     assert!(ran.stderr.contains("OUT-1007 outbox bare: "), "{}", ran.stderr);
 }
 
+/// A route changes the topic and adds a tag for its destination alone; the log keeps what the application wrote.
+#[cfg(feature = "sqlite")]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_route_renames_and_tags() {
+    let folder = Folder::new();
+    folder.write(
+        "outhaul.toml",
+        "[[outbox]]\nname = \"main\"\nurl = \"sqlite:shop.db\"\n\
+         [[destination]]\nname = \"new\"\nkind = \"file\"\npath = \"new.jsonl\"\n\
+         [[destination]]\nname = \"old\"\nkind = \"file\"\npath = \"old.jsonl\"\n\
+         [[route]]\ntopic = \"order-*\"\nto = [\"new\"]\nrename = \"shop.*\"\ntag = \"order\"\n\
+         [[route]]\ntopic = \"*\"\nto = [\"new\", \"old\"]\n",
+    );
+    folder.run(&["init"], "", &[]).await.expect(0);
+    let lines = "{\"id\":\"a\",\"topic\":\"order-paid\",\"payload\":1}\n\
+                 {\"id\":\"b\",\"topic\":\"order-sent\",\"headers\":{\"tags\":\"own\",\"x\":\"1\"},\"payload\":2}\n\
+                 {\"id\":\"c\",\"topic\":\"user\",\"payload\":3}\n";
+    folder.run(&["enqueue"], lines, &[]).await.expect(0);
+    folder.run(&["relay", "--until-empty"], "", &[]).await.expect(0);
+    let of = |file: &str| -> Vec<(String, String)> {
+        let mut all: Vec<(String, String)> = folder
+            .json_lines(file)
+            .iter()
+            .map(|m| (m["topic"].as_str().unwrap().to_owned(), m["headers"].to_string()))
+            .collect();
+        all.sort();
+        all
+    };
+    let own = r#"{"tags":"own","x":"1"}"#;
+    let expected = |all: [(&str, &str); 3]| all.map(|(topic, headers)| (topic.to_owned(), headers.to_owned())).to_vec();
+    let new = expected([("shop.paid", r#"{"tags":"order"}"#), ("shop.sent", own), ("user", "{}")]);
+    assert_eq!(of("new.jsonl"), new);
+    assert_eq!(of("old.jsonl"), expected([("order-paid", "{}"), ("order-sent", own), ("user", "{}")]));
+    let audit = folder.run(&["audit", "a"], "", &[]).await.expect(0);
+    assert!(audit.stdout.contains("order-paid") && !audit.stdout.contains("shop."), "{}", audit.stdout);
+}
+
 /// One outbox whose tables are missing ends the relay, and the other one is drained.
 #[cfg(feature = "sqlite")]
 #[tokio::test(flavor = "multi_thread")]

@@ -25,6 +25,8 @@ const DEFAULT_DELAY_LEVELS: i32 = 18;
 const DEFAULT_TIMER_MAX_DELAY_SECONDS: u64 = 3 * 24 * 3_600;
 /// Default `waitTimeMillsInSendQueue`: a broker sheds requests that have waited longer.
 const DEFAULT_SHED_MS: i64 = 200;
+/// Weak acknowledgements are told at once, and then so often, with their number.
+const WEAK_TOLD_EVERY: Duration = Duration::from_secs(60);
 /// An answer about what is flushed serves all who ask within this time.
 const BOUND_AGE: Duration = Duration::from_millis(60);
 
@@ -114,10 +116,27 @@ pub(super) struct Broker {
     pub(super) turns: Arc<Turns<Arc<Carried>>>,
     /// What was flushed, and when that was asked.
     flushed: tokio::sync::Mutex<Option<(Instant, Flushed)>>,
-    /// Whether a weaker answer than configured was reported already.
-    weak_told: Mutex<bool>,
+    weak: Mutex<Weak>,
     /// When it last answered a send.
     answered_at: Mutex<Option<Instant>>,
+}
+
+/// Messages that were stored less safely than the broker is configured for.
+#[derive(Debug, Default)]
+struct Weak {
+    untold: u64,
+    told_at: Option<Instant>,
+}
+
+impl Weak {
+    fn count(&mut self, messages: usize, now: Instant) -> Option<u64> {
+        self.untold += messages as u64;
+        if self.told_at.is_some_and(|at| now.duration_since(at) < WEAK_TOLD_EVERY) {
+            return None;
+        }
+        self.told_at = Some(now);
+        Some(std::mem::take(&mut self.untold))
+    }
 }
 
 /// How far a broker's commit log is, by its own words.
@@ -167,7 +186,7 @@ impl Broker {
             window,
             turns: Turns::new(),
             flushed: tokio::sync::Mutex::default(),
-            weak_told: Mutex::default(),
+            weak: Mutex::default(),
             answered_at: Mutex::default(),
         }))
     }
@@ -213,10 +232,10 @@ impl Broker {
         self.answered_at.lock().unwrap_or_else(PoisonError::into_inner).is_none_or(|at| at < began)
     }
 
-    /// True the first time.
-    pub(super) fn first_weak_ack(&self) -> bool {
-        let mut told = self.weak_told.lock().unwrap_or_else(PoisonError::into_inner);
-        !std::mem::replace(&mut *told, true)
+    /// Counts messages that it stored less safely than it is configured for. Returns how many there were since it was
+    /// last told, where it is time to tell.
+    pub(super) fn weakly_stored(&self, messages: usize) -> Option<u64> {
+        self.weak.lock().unwrap_or_else(PoisonError::into_inner).count(messages, Instant::now())
     }
 }
 

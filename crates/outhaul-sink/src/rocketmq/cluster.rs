@@ -7,7 +7,7 @@ use std::time::Duration;
 use outhaul_core::receipt::Reason;
 use rocketmq_remoting::client::{Admin, Client, Master, Producer, Where};
 use rocketmq_remoting::connection::Channel;
-use rocketmq_remoting::request::CreateTopic;
+use rocketmq_remoting::request::{CreateTopic, GetRoute};
 use rocketmq_remoting::{Error, ResponseCode};
 use tokio::task::JoinSet;
 
@@ -18,13 +18,14 @@ use super::queues::{Queues, Topics};
 use crate::codes::SinkCode;
 use crate::sink::SinkError;
 
-/// How long a start waits for a broker that could not be used last time and is connected now.
+/// How long a start waits at first for a broker that could not be used last time and is connected now. It doubles each
+/// time, so that one that is only slow, or far away, is not given up for ever.
 const DEAD_BROKER_WAIT: Duration = Duration::from_millis(150);
 /// How long a start waits for one that answered last time.
 const KNOWN_BROKER_WAIT: Duration = Duration::from_millis(600);
 /// How long a start waits for a name server where brokers are known.
 const NAME_SERVER_WAIT: Duration = Duration::from_millis(300);
-/// How long a look at what has changed waits for an answer.
+/// How long a look at what has changed waits for name servers and connections.
 const LOOK_WAIT: Duration = Duration::from_millis(150);
 
 /// The client and what it knows.
@@ -84,9 +85,16 @@ struct Entry {
     /// It did not answer on the connection of `before`, which is still there: it is not waited for again before it has
     /// answered somebody who has time ([`Cluster::is_as_looked_at`]).
     silent: bool,
+    /// Looks in a row that it did not stand.
+    failures: u32,
 }
 
 impl Entry {
+    /// How long it is waited for where others are held up by that.
+    fn patience(&self, most: Duration) -> Duration {
+        DEAD_BROKER_WAIT.saturating_mul(1 << self.failures.min(8)).min(most)
+    }
+
     /// Whether a start need not look at it: what is known of it has not changed.
     fn stays_away(&self, channel: &Channel) -> bool {
         let status = channel.status();
@@ -193,15 +201,17 @@ impl Cluster {
         looked: &mut Looked,
     ) -> Option<SinkError> {
         let mut looking = JoinSet::new();
+        let most_wait = config.request_limit().mul_f64(0.8);
+        let holds_up_others = known.values().any(|e| e.broker.is_ok());
         for master in masters {
             let channel = self.client.channel(&master.address);
             let entry = known.get(&master.broker_name);
             let before = entry.and_then(|e| e.before.clone());
             let silent = entry.is_some_and(|e| e.silent);
             let limit = match entry {
-                None => config.request_limit().mul_f64(0.8),
-                Some(Entry { broker: Ok(_), .. }) => KNOWN_BROKER_WAIT.min(config.request_limit()),
-                Some(_) => DEAD_BROKER_WAIT,
+                Some(Entry { broker: Ok(_), .. }) => KNOWN_BROKER_WAIT.min(most_wait),
+                Some(entry) if holds_up_others => entry.patience(most_wait),
+                Some(_) | None => most_wait,
             };
             let most = config.max_in_flight;
             looking.spawn(async move {
@@ -245,34 +255,42 @@ impl Cluster {
         let known = self.brokers().clone();
         let mut masters = listed.ok().and_then(Result::ok).unwrap_or_default();
         masters.retain(|m| !known.contains_key(&m.broker_name));
-        // The broker that is not as it was, and what was found.
-        let mut looking: JoinSet<Option<(String, SinkError)>> = JoinSet::new();
+        // The broker that was looked at, and what has changed: Err for one that did not answer.
+        let mut looking: JoinSet<Option<(String, Result<SinkError, ()>)>> = JoinSet::new();
         for Entry { master, broker, .. } in known.values().cloned() {
             match broker {
                 Ok(broker) => drop(looking.spawn(async move {
                     let error = broker.connection(LOOK_WAIT).await.err()?;
                     let renewed = matches!(error, Error::Reconnected { .. });
                     let name = &broker.facts.name;
-                    renewed.then(|| (name.clone(), start_error(&format!("broker {name}"), &error)))
+                    renewed.then(|| (name.clone(), Ok(start_error(&format!("broker {name}"), &error))))
                 })),
                 Err(_) => masters.push(master),
             }
         }
         for master in masters {
             let (channel, most) = (self.client.channel(&master.address), config.max_in_flight);
+            let entry = known.get(&master.broker_name).filter(|_| channel.status().connected);
+            let wait = entry.map_or(LOOK_WAIT, |entry| entry.patience(config.request_limit().mul_f64(0.8)));
             looking.spawn(async move {
-                Broker::look(&master, channel, None, false, most, LOOK_WAIT).await.ok()?;
+                let looked = Broker::look(&master, channel, None, false, most, wait).await;
                 let what = format!("broker {} at {} can be used again", master.broker_name, master.address);
-                Some((master.broker_name, SinkError::of(SinkCode::RocketMqUnreachable, what)))
+                let back = SinkError::of(SinkCode::RocketMqUnreachable, what);
+                Some((master.broker_name, looked.map(|_| back).map_err(|_| ())))
             });
         }
         let mut result = Ok(());
         while let Some(done) = looking.join_next().await {
-            let Ok(Some((name, changed))) = done else { continue };
+            let Ok(Some((name, found))) = done else { continue };
             if let Some(entry) = Arc::make_mut(&mut self.brokers()).get_mut(&name) {
-                entry.silent = false;
+                match found {
+                    Ok(_) => entry.silent = false,
+                    Err(()) => entry.failures = entry.failures.saturating_add(1),
+                }
             }
-            result = Err(changed);
+            if let Ok(changed) = found {
+                result = Err(changed);
+            }
         }
         result
     }
@@ -281,11 +299,14 @@ impl Cluster {
         let mut brokers = self.brokers();
         let before = brokers.get(&master.broker_name).and_then(|e| e.before.clone());
         let entry = match broker {
-            Ok(broker) => Entry { master, before: Some(broker.clone()), broker: Ok(broker), silent: false },
+            Ok(broker) => {
+                Entry { master, before: Some(broker.clone()), broker: Ok(broker), silent: false, failures: 0 }
+            }
             Err(error) => {
-                let silent = brokers.get(&master.broker_name).is_some_and(|e| e.silent);
+                let (silent, failures) =
+                    brokers.get(&master.broker_name).map_or((false, 0), |e| (e.silent, e.failures.saturating_add(1)));
                 let error = start_error(&format!("broker {}", master.broker_name), &error);
-                Entry { master, before, broker: Err(Reason::new(error.code, error.message)), silent }
+                Entry { master, before, broker: Err(Reason::new(error.code, error.message)), silent, failures }
             }
         };
         Arc::make_mut(&mut brokers).insert(entry.master.broker_name.clone(), entry);
@@ -409,6 +430,11 @@ impl Cluster {
             let text = format!("topic {topic} is created once broker {broker}, which may have it, is back");
             return Err(NoQueues::Down(Reason::new(SinkCode::RocketMqTopic.code(), text)));
         }
+        // One that was started a moment ago knows no topic yet, and creating one that is there changes its queues.
+        if let Some(silent) = self.silent_name_server(topic).await {
+            let text = format!("topic {topic} is created once name server {silent}, which may know it, answers");
+            return Err(NoQueues::Down(Reason::new(SinkCode::RocketMqTopic.code(), text)));
+        }
         let place = Where::Brokers(up.iter().map(|b| b.address.clone()).collect());
         let create = CreateTopic::new(topic, config.queues);
         match self.admin.create_topic(&create, &place).await {
@@ -428,6 +454,17 @@ impl Cluster {
                 Err(NoQueues::Down(Reason::new(failed.code, failed.message)))
             }
         }
+    }
+
+    /// A name server that does not say that there is no such topic.
+    async fn silent_name_server(&self, topic: &str) -> Option<String> {
+        for channel in self.client.name_servers() {
+            let asked = channel.request(&GetRoute { topic: topic.to_owned() }, NAME_SERVER_WAIT).await;
+            if asked.err().and_then(|error| error.refused_with()) != Some(ResponseCode::TopicNotExist) {
+                return Some(channel.address().to_string());
+            }
+        }
+        None
     }
 
     /// Creates a topic on a broker that does not have it although others do: its store was put back, or it is new.

@@ -448,12 +448,15 @@ impl<'a> Line<'a, '_> {
     fn delivered(&mut self, parcel: &Parcel, sent: &Sent, first: usize) {
         let sent_at_us = now_us();
         let facts = &self.broker.facts;
-        if sent.answer.status != SendStatus::Ok && self.broker.first_weak_ack() {
+        if sent.answer.status != SendStatus::Ok
+            && let Some(messages) = self.broker.weakly_stored(parcel.indexes.len())
+        {
             tracing::warn!(
                 code = SinkCode::RocketMqWeakAck.code(),
                 broker = facts.name,
                 status = super::place::status_word(sent.answer.status),
-                "messages are stored less safely than the broker is configured for (told once a connection)"
+                messages,
+                "stored less safely than the broker is configured for; receipts tell which (told once a minute)"
             );
         }
         let delayed = parcel.messages.first().is_some_and(Message::is_delayed);

@@ -34,7 +34,7 @@ const GROUP: &str = "outhaul-verify";
 const INDEX_TRIES: u32 = 20;
 const INDEX_PAUSE: Duration = Duration::from_millis(50);
 /// How long the first answer of a broker may take: what it says to this it has in memory.
-const FIRST_ANSWER: Duration = Duration::from_millis(600);
+const FIRST_ANSWER: Duration = Duration::from_millis(1_200);
 /// Receipts whose topics are looked at, and topics, for the brokers that are concerned.
 const MOST_SHOWN: usize = 100_000;
 const MOST_TOPICS: usize = 64;
