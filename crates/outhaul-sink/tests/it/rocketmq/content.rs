@@ -1,12 +1,14 @@
 //! What a message becomes.
 
 use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
 
 use bytes::Bytes;
+use outhaul_sink::Sink;
 use outhaul_testkit::servers::rocketmq::RocketMq;
 use rocketmq_remoting::message::queue_by_hash;
 
-use super::{Topics, delivered, many, message, send, text, word};
+use super::{Topics, delivered, many, message, receipts, send, text, word};
 
 /// Keys, tags and UNIQ_KEY are where RocketMQ's own tools look; the same id has the same UNIQ_KEY on every sending.
 pub(super) async fn ids_keys_and_tags_are_those_that_tools_look_for(version: RocketMq) {
@@ -138,6 +140,45 @@ pub(super) async fn a_key_in_two_topics_stays_in_order(version: RocketMq) {
             topics.stored(topic).await.iter().map(|m| m.properties.get("outhaul-id").unwrap().to_owned()).collect();
         let sent: Vec<&String> = all.iter().filter(|m| m.topic == topic).map(|m| &m.id).collect();
         assert_eq!(got.iter().collect::<Vec<_>>(), sent);
+    }
+}
+
+/// All slots have something for the one queue at the same time: nothing is lost or doubled, order holds, and each
+/// message's receipt tells where that message is, whichever request it went in.
+pub(super) async fn slots_that_share_a_queue_get_their_own_receipts(version: RocketMq) {
+    const SLOTS: u32 = 24;
+    let topics = Topics::shared(version);
+    topics.create("orders", 1).await;
+    let sink = Arc::new(topics.started(|c| c.slots = SLOTS).await);
+    let all: Vec<_> = (0..1_200).map(|n| message(n, |row| row.key = Some(format!("key-{}", n % 96)))).collect();
+    let slots: Vec<_> = (0..SLOTS)
+        .map(|slot| {
+            let sink = sink.clone();
+            let of_slot: Vec<_> = all.iter().filter(|m| sink.slotting().slot(m) == slot).cloned().collect();
+            tokio::spawn(async move {
+                let mut places = Vec::new();
+                for batch in of_slot.chunks(3) {
+                    let outcomes = sink.send(slot, batch).await;
+                    places.extend(batch.iter().zip(receipts(&outcomes)).map(|(m, r)| (m.id.clone(), r.detail)));
+                }
+                places
+            })
+        })
+        .collect();
+    let mut places = HashMap::new();
+    for slot in slots {
+        places.extend(slot.await.unwrap());
+    }
+    let stored = topics.stored("orders").await;
+    assert_eq!((places.len(), stored.len()), (all.len(), all.len()));
+    let mut last = HashMap::new();
+    for message in &stored {
+        let id = message.properties.get("outhaul-id").unwrap();
+        let place = format!("/0@{} {}", message.queue_offset, message.offset_id());
+        assert!(places[id].ends_with(&place), "{id}: {} and not {place}", places[id]);
+        let number: u64 = id[3..].parse().unwrap();
+        let key = message.properties.get("outhaul-key").unwrap().to_owned();
+        assert!(last.insert(key, number).is_none_or(|before| before < number), "{id}");
     }
 }
 

@@ -264,6 +264,7 @@ macro_rules! on_both {
             content::a_delay_is_kept_or_refused,
             content::a_batch_goes_in_few_requests,
             content::a_key_in_two_topics_stays_in_order,
+            content::slots_that_share_a_queue_get_their_own_receipts,
             content::what_is_too_large_is_named,
             topics::an_unknown_topic_fails_and_is_not_created,
             topics::a_topic_that_may_not_be_written,
