@@ -231,11 +231,14 @@ fn begin<'a>(connection: &'a Connection, call: &Call) -> rusqlite::Result<Transa
     let until = Instant::now() + call.lock_limit;
     loop {
         let begun = Transaction::new_unchecked(connection, TransactionBehavior::Immediate);
-        let busy = begun.as_ref().is_err_and(|e| e.sqlite_error_code() == Some(rusqlite::ErrorCode::DatabaseBusy));
-        if !busy || call.is_over() || Instant::now() >= until {
+        if !begun.as_ref().is_err_and(is_busy) || call.is_over() || Instant::now() >= until {
             return begun;
         }
     }
+}
+
+fn is_busy(e: &rusqlite::Error) -> bool {
+    e.sqlite_error_code() == Some(rusqlite::ErrorCode::DatabaseBusy)
 }
 
 fn closed() -> StoreError {
@@ -282,9 +285,18 @@ impl Desk {
 }
 
 impl DeskPlan {
+    /// Opens the file. A connection that closes last, or recovers a log, holds it alone for a moment, and SQLite does not
+    /// wait for that in every case: asked again then, up to the lock limit.
+    #[expect(clippy::disallowed_methods, reason = "the thread is the connection's own")]
     fn connect(&self) -> StoreResult<Connection> {
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-        self.opened(flags).map_err(|e| refusal(e).while_doing("opening the database"))
+        let until = Instant::now() + self.lock_timeout;
+        loop {
+            match self.opened(flags) {
+                Err(e) if is_busy(&e) && Instant::now() < until => std::thread::sleep(WRITE_LOCK_ASKED_EVERY),
+                opened => return opened.map_err(|e| refusal(e).while_doing("opening the database")),
+            }
+        }
     }
 
     fn opened(&self, flags: OpenFlags) -> rusqlite::Result<Connection> {
@@ -404,6 +416,25 @@ mod tests {
         let reader = plan(Access::Read).connect().unwrap();
         assert!(reader.execute_batch("INSERT INTO t VALUES (1)").is_err(), "a reader cannot write");
         drop((writer, reader));
+        std::fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    #[expect(clippy::disallowed_methods, reason = "SQLite gives no signal that it was refused")]
+    fn a_file_that_another_holds_alone_is_waited_for() {
+        let folder = folder("held");
+        let holder = Connection::open(folder.join("t.db")).unwrap();
+        holder.execute_batch("BEGIN EXCLUSIVE").unwrap();
+        let plan =
+            |lock_timeout| DeskPlan { path: folder.join("t.db"), access: Access::Write, lock_timeout, name: "t" };
+        let refused = plan(Duration::from_millis(20)).connect().unwrap_err();
+        assert_eq!(refused.kind, StoreErrorKind::Timeout, "not for ever");
+        std::thread::scope(|scope| {
+            let opened = scope.spawn(|| plan(Duration::from_secs(60)).connect());
+            std::thread::sleep(Duration::from_millis(100)); // many times as long as SQLite waits
+            holder.execute_batch("COMMIT").unwrap();
+            opened.join().unwrap().unwrap();
+        });
         std::fs::remove_dir_all(folder).unwrap();
     }
 }
