@@ -88,6 +88,17 @@ pub enum Command {
     Enqueue(Enqueue),
     /// Tell what became of one message.
     Audit(Audit),
+    /// Messages that could not be delivered: list them, deliver them again, skip or edit them.
+    #[command(subcommand)]
+    Parked(Parked),
+    /// Begin nothing new: in the lanes of a destination, or in shards. What is under way ends; rows still leave the table.
+    Pause(Pause),
+    /// End a pause.
+    Resume(Pause),
+    /// Take a scheduled message back before it is due.
+    Cancel(Cancel),
+    /// Show what operators ordered lately, and how far it has got.
+    Acts(Acts),
     /// Delete what is settled and older than the retention, and merge small chunks.
     Prune(Prune),
     /// Show what it is for: an order service that is killed again and again, with and without Outhaul. Needs nothing.
@@ -208,6 +219,186 @@ pub struct Audit {
     pub around: Option<i64>,
 }
 
+/// `parked`.
+#[derive(Debug, Subcommand)]
+pub enum Parked {
+    /// List what is parked, and count it by reason.
+    List(ParkedList),
+    /// Try again now, with attempts counted anew. What waits behind a message follows it in order. Under `-`: deliver to
+    /// where the routes lead now.
+    Redrive(Redrive),
+    /// Give messages up: they are never sent, and what waits behind them goes on.
+    Skip(Redrive),
+    /// Give one message other content and try again. The original is kept.
+    Edit(Edit),
+}
+
+/// Which parked messages.
+#[derive(Clone, Debug, Args)]
+pub struct Selection {
+    /// Those of this destination; `-` for what no route names. Default: all destinations.
+    #[arg(long, value_name = "NAME", allow_hyphen_values = true)]
+    pub destination: Option<String>,
+    /// Those with this key.
+    #[arg(long, value_name = "KEY")]
+    pub key: Option<String>,
+    /// The one with this id.
+    #[arg(long, value_name = "ID")]
+    pub id: Option<String>,
+    /// Those whose last failure has this code.
+    #[arg(long, value_name = "CODE")]
+    pub reason: Option<String>,
+}
+
+/// `parked list`.
+#[derive(Debug, Args)]
+pub struct ParkedList {
+    #[command(flatten)]
+    pub source: Source,
+    #[command(flatten)]
+    pub which: Which,
+    #[command(flatten)]
+    pub selection: Selection,
+    /// Those in this shard.
+    #[arg(long, value_name = "N")]
+    pub shard: Option<u16>,
+    /// Those in this state.
+    #[arg(long, value_name = "STATE")]
+    pub state: Option<State>,
+    /// Most messages to list.
+    #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u32).range(0..=100_000))]
+    pub limit: u32,
+}
+
+/// State of a parked message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum State {
+    /// To be tried again by itself.
+    Retrying,
+    /// Behind another of its key.
+    Waiting,
+    /// Not tried again.
+    Dead,
+}
+
+/// Who, why, and how long to wait for it.
+#[derive(Clone, Debug, Args)]
+pub struct Ordering {
+    /// Why: it is recorded with the act.
+    #[arg(long, value_name = "TEXT")]
+    pub why: String,
+    /// Who: it is recorded with the act. Default: the name of the user.
+    #[arg(long, value_name = "NAME")]
+    pub actor: Option<String>,
+    /// How long to wait until it is carried out. It is carried out all the same.
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = span)]
+    pub wait: u64,
+}
+
+/// `parked redrive` and `parked skip`.
+#[derive(Debug, Args)]
+#[command(group(clap::ArgGroup::new("what").args(["key", "id", "reason", "all"]).required(true).multiple(true)))]
+pub struct Redrive {
+    #[command(flatten)]
+    pub source: Source,
+    #[command(flatten)]
+    pub which: Which,
+    #[command(flatten)]
+    pub selection: Selection,
+    /// All of them.
+    #[arg(long, conflicts_with_all = ["key", "id", "reason"])]
+    pub all: bool,
+    /// At most so many messages a second: 500/s.
+    #[arg(long, value_name = "N/s", value_parser = rate)]
+    pub rate: Option<u64>,
+    #[command(flatten)]
+    pub ordering: Ordering,
+}
+
+/// `parked edit`.
+#[derive(Debug, Args)]
+#[command(group(clap::ArgGroup::new("content")
+    .args(["payload", "payload_file", "headers", "no_headers", "new_key", "no_key"]).required(true).multiple(true)))]
+pub struct Edit {
+    #[command(flatten)]
+    pub source: Source,
+    #[command(flatten)]
+    pub which: Which,
+    /// Id of the message.
+    #[arg(long, value_name = "ID")]
+    pub id: String,
+    /// Where it is parked. Default: all destinations where it is.
+    #[arg(long, value_name = "NAME", allow_hyphen_values = true)]
+    pub destination: Option<String>,
+    /// The payload from now on.
+    #[arg(long, value_name = "TEXT", conflicts_with = "payload_file")]
+    pub payload: Option<String>,
+    /// The payload from now on, from a file.
+    #[arg(long, value_name = "FILE")]
+    pub payload_file: Option<PathBuf>,
+    /// The headers from now on: a JSON object of strings.
+    #[arg(long, value_name = "JSON", conflicts_with = "no_headers")]
+    pub headers: Option<String>,
+    /// No headers from now on.
+    #[arg(long)]
+    pub no_headers: bool,
+    /// The key from now on. The message stays in its shard: order is kept among its key's messages there.
+    #[arg(long, value_name = "KEY", conflicts_with = "no_key")]
+    pub new_key: Option<String>,
+    /// No key from now on.
+    #[arg(long)]
+    pub no_key: bool,
+    #[command(flatten)]
+    pub ordering: Ordering,
+}
+
+/// `pause` and `resume`.
+#[derive(Debug, Args)]
+#[command(group(clap::ArgGroup::new("where").args(["destination", "shard"]).required(true).multiple(true)))]
+pub struct Pause {
+    #[command(flatten)]
+    pub source: Source,
+    #[command(flatten)]
+    pub which: Which,
+    /// The lanes of this destination. Without it: all lanes of the shards.
+    #[arg(long, value_name = "NAME")]
+    pub destination: Option<String>,
+    /// In this shard; may be repeated. Without it: in all shards.
+    #[arg(long, value_name = "N")]
+    pub shard: Vec<u16>,
+    #[command(flatten)]
+    pub ordering: Ordering,
+}
+
+/// `cancel`.
+#[derive(Debug, Args)]
+pub struct Cancel {
+    /// Id of the message.
+    pub id: String,
+    #[command(flatten)]
+    pub source: Source,
+    #[command(flatten)]
+    pub which: Which,
+    /// Why: it is recorded.
+    #[arg(long, value_name = "TEXT")]
+    pub why: String,
+    /// Who: it is recorded. Default: the name of the user.
+    #[arg(long, value_name = "NAME")]
+    pub actor: Option<String>,
+}
+
+/// `acts`.
+#[derive(Debug, Args)]
+pub struct Acts {
+    #[command(flatten)]
+    pub source: Source,
+    #[command(flatten)]
+    pub which: Which,
+    /// Most acts to show: the newest.
+    #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub limit: u32,
+}
+
 /// `prune`.
 #[derive(Debug, Args)]
 pub struct Prune {
@@ -233,6 +424,11 @@ pub struct Explain {
 fn span(text: &str) -> Result<u64, String> {
     crate::measure::parse_span(text)
         .ok_or_else(|| "a length of time with its unit is needed, such as 7d, 12h or 0s".into())
+}
+
+fn rate(text: &str) -> Result<u64, String> {
+    let number = text.strip_suffix("/s").and_then(|n| n.trim().parse::<u64>().ok());
+    number.filter(|n| (1..=1_000_000).contains(n)).ok_or_else(|| "a number a second is needed, such as 500/s".into())
 }
 
 fn moment(text: &str) -> Result<i64, String> {

@@ -81,15 +81,23 @@ codes! {
     NOT_EMPTY = "OUT-3027", Failure, "run it again: it goes on where it stopped";
     /// The folder for the demo holds something already.
     FOLDER_IN_USE = "OUT-3028", Usage, "name a new or an empty folder with --dir";
+    /// Nothing that is parked fits.
+    NOTHING_PARKED = "OUT-3029", Failure, "see what is there with `outhaul parked list`";
+    /// A message that cannot be taken back.
+    NOT_CANCELLED = "OUT-3030", Failure, "see where it is with `outhaul audit ID`";
+    /// No such destination or shard.
+    NOTHING_THERE = "OUT-3031", Usage, "`outhaul status` lists shards and destinations";
+    /// An edit of what no route names.
+    EDIT_WITHOUT_ROUTE = "OUT-3032", Failure, "add a [[route]] for the topic, restart the relay and redrive it; it can be edited where it is parked then";
 
     /// A topic that no route names.
-    NO_ROUTE = "OUT-4001", Failure, "add a [[route]] for the topic: new messages follow it; what is parked under `-` stays there, have the application write it anew";
+    NO_ROUTE = "OUT-4001", Failure, "add a [[route]] for the topic and restart the relay; then `outhaul parked redrive --destination - --all --why TEXT` delivers what is parked under `-`";
     /// A row that cannot be delivered as it stands.
-    ROW_DEFECT = "OUT-4002", Failure, "correct what writes such rows, then have it write the message anew";
+    ROW_DEFECT = "OUT-4002", Failure, "correct what writes such rows; `outhaul parked edit --id ID` gives the message other content, `outhaul parked skip` gives it up";
     /// A send without an answer within the limit.
     SEND_LIMIT = "OUT-4003", Failure, "look at the destination's load; raise send_limit if it is only slow";
     /// A message whose attempts are used up.
-    ATTEMPTS_USED_UP = "OUT-4004", Failure, "remove the cause that the reason names, then have the application write the message anew; `outhaul explain OUT-4004` says what becomes of its key";
+    ATTEMPTS_USED_UP = "OUT-4004", Failure, "remove the cause that the reason names, then `outhaul parked redrive --reason OUT-4004 --why TEXT`";
     /// A stop that did not finish draining in time.
     SHUTDOWN_LIMIT = "OUT-4005", Failure, "nothing is lost; see to the database error if one is named; raise shutdown_limit if a few repeated messages matter";
     /// A lease that went to another owner.
@@ -116,6 +124,8 @@ codes! {
     FORGOTTEN_TOO_MANY = "OUT-4016", Failure, "see that this is the right destination, then raise max_forgotten and start the relay again";
     /// It is not known what the destination still has.
     NOT_VERIFIED = "OUT-4017", Failure, "look at the destination and its load; the relay asks again by itself";
+    /// An act that the relay cannot carry out.
+    ACT_REFUSED = "OUT-4018", Failure, "read what stands beside it, and order it anew when that is mended";
 }
 
 /// One line on what to do about a code of a destination or of this table.
@@ -138,9 +148,9 @@ pages! {
     "2001" "2002" "2003" "2004" "2005" "2006" "2007" "2008" "2009" "2010" "2011" "2012" "2013" "2020" "2021" "2022"
     "2030" "2031" "2032" "2033" "2034" "2035" "2036" "2037" "2038" "2039" "2040" "2041" "2042" "2043" "2044" "2045"
     "3001" "3002" "3003" "3004" "3005" "3006" "3007" "3008" "3009" "3010" "3011" "3012" "3013" "3014" "3015" "3016"
-    "3017" "3018" "3019" "3020" "3021" "3022" "3023" "3024" "3025" "3026" "3027" "3028"
+    "3017" "3018" "3019" "3020" "3021" "3022" "3023" "3024" "3025" "3026" "3027" "3028" "3029" "3030" "3031" "3032"
     "4001" "4002" "4003" "4004" "4005" "4006" "4007" "4008" "4009" "4010" "4011" "4012" "4013"
-    "4014" "4015" "4016" "4017"
+    "4014" "4015" "4016" "4017" "4018"
 }
 
 /// The title of a page: its first line, without the mark of a heading.
@@ -234,11 +244,15 @@ mod tests {
         );
         let mut called = 0;
         for text in texts {
-            assert!(!text.contains("redrive"), "there is no such command: {text}");
             for call in text.split('`').skip(1).step_by(2).filter_map(|quoted| quoted.strip_prefix("outhaul ")) {
                 let mut words = call.split_whitespace();
                 let Some(name) = words.next().filter(|w| !w.starts_with('-')) else { continue };
-                let command = program.find_subcommand(name).unwrap_or_else(|| panic!("no `outhaul {call}`"));
+                let mut command = program.find_subcommand(name).unwrap_or_else(|| panic!("no `outhaul {call}`"));
+                let mut words = words.peekable();
+                while command.has_subcommands() {
+                    let Some(name) = words.next() else { break };
+                    command = command.find_subcommand(name).unwrap_or_else(|| panic!("no `outhaul {call}`"));
+                }
                 for flag in words.filter_map(|w| w.strip_prefix("--")) {
                     let all = command.get_arguments().chain(program.get_arguments());
                     assert!(all.into_iter().any(|a| a.get_long() == Some(flag)), "no --{flag}: `outhaul {call}`");

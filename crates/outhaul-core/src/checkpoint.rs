@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use crate::act::ActWrite;
 use crate::chunk::{self, EncodedChunk};
 use crate::message::{Epoch, Message, Position, ShardId};
 use crate::parked::ParkedWrite;
@@ -11,8 +12,8 @@ use crate::runs::Run;
 /// What one checkpoint does for one shard.
 ///
 /// In one transaction, in this order: lock the lease row and prove owner and epoch; see that the newest receipt row has
-/// `number - 1` and log end `base` (none: `number` is 0 and `base` is 0); insert parked rows; delete exactly `moved`;
-/// insert the chunks; insert the receipt row.
+/// `number - 1` and log end `base` (none: `number` is 0 and `base` is 0); write acts and what is paused; insert parked
+/// rows; delete exactly `moved`; insert the chunks; insert the receipt row.
 #[derive(Clone, Debug)]
 pub struct ShardCheckpoint {
     /// Shard.
@@ -32,6 +33,8 @@ pub struct ShardCheckpoint {
     pub receipts: ReceiptRow,
     /// Changes to parked rows, in order.
     pub parked: Vec<ParkedWrite>,
+    /// How far acts have got; one for each act.
+    pub acts: Vec<ActWrite>,
 }
 
 impl ShardCheckpoint {

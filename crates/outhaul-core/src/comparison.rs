@@ -8,6 +8,7 @@
 
 use std::collections::{HashMap, VecDeque};
 
+use crate::act::Verb;
 use crate::lane::{RecentReceipt, Verification};
 use crate::message::Position;
 use crate::receipt::{LaneReceipt, ReceiptRow};
@@ -163,6 +164,9 @@ impl Comparison {
         self.ended = rows.is_empty();
         for (number, row) in rows {
             self.lowest = Some(number);
+            // What was skipped since is not the destination's any more, whatever it acknowledged of it before.
+            let skips = row.acts.iter().filter(|t| t.verb == Verb::Skip && t.destination == self.destination);
+            skips.flat_map(|t| t.positions.iter()).for_each(|run| self.seen.insert_run(run));
             let Some((state, mut receipts)) = row.lanes.into_iter().find(|(s, _)| s.destination == self.destination)
             else {
                 // Lanes are carried from row to row: this one is younger than the row.

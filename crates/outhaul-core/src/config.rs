@@ -50,6 +50,8 @@ pub struct Settings {
     /// A destination to which nothing is sent is asked so often whether it is still the one that was started,
     /// milliseconds: it may have forgotten what it acknowledged meanwhile.
     pub look_ms: u64,
+    /// Wait between two looks for what operators want done, milliseconds.
+    pub acts_ms: u64,
     /// First and longest wait after a failed call of the database, milliseconds.
     pub store_backoff_ms: (u64, u64),
 }
@@ -80,6 +82,7 @@ impl Default for Settings {
             send_ahead: true,
             prove_ms: 150,
             look_ms: 5_000,
+            acts_ms: 500,
             store_backoff_ms: (50, 2_000),
         }
     }

@@ -35,6 +35,22 @@ pub enum Fault {
     RewindKeepsAhead,
     /// Everything counts as proven once it is acknowledged.
     ProvenFollowsCursor,
+    /// A skipped message lets later ones of its key go on before the skip is stored.
+    SkipNotAwaited,
+    /// A skip is recorded, and what it names is kept.
+    SkipForgotten,
+    /// A redriven message stays dead.
+    RedriveIgnored,
+    /// An edit is recorded, and the original is sent.
+    EditIgnored,
+    /// What was edited and then forgotten by its destination is sent again as it was before the edit.
+    EditForgotten,
+    /// A message that is redriven goes beside later ones of its key that are in the lane.
+    RedriveOvertakes,
+    /// A paused lane sends on.
+    PauseIgnored,
+    /// What is paused is not known after a recovery.
+    PauseNotRecovered,
 }
 
 /// The faults that are switched on.

@@ -7,6 +7,7 @@
 //! Data flows one way: rows are taken in ([`intake`]), get a position in their shard ([`pipeline`]), are handed to
 //! the [`lane`]s that their [`route`] names, and what the sinks answer returns as [`receipt`]s into a [`checkpoint`].
 
+pub mod act;
 pub mod checkpoint;
 pub mod chunk;
 pub mod comparison;

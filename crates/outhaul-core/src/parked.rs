@@ -72,7 +72,15 @@ pub enum ParkedWrite {
     },
     /// Set state, attempts, due time and error of an existing row.
     Update(ParkedEntry),
-    /// The message was delivered after all: delete the row. Its receipt is in the same checkpoint.
+    /// The same, and its key and content: an operator has edited it. `oversize_payload` goes.
+    Replace {
+        /// The row.
+        entry: ParkedEntry,
+        /// The message as it is to be delivered.
+        message: Arc<Message>,
+    },
+    /// Delete the row: the message was delivered after all, or an operator has skipped it. The receipt, or who skipped
+    /// it, is in the same checkpoint.
     Remove {
         /// Destination by name.
         destination: String,

@@ -1,7 +1,11 @@
 //! The pipeline of one shard that this instance owns.
 
+mod acts;
+
 use std::collections::VecDeque;
 use std::sync::Arc;
+
+use acts::{Acts, ActsShare};
 
 use crate::checkpoint::ShardCheckpoint;
 use crate::config::{Config, Now};
@@ -54,6 +58,7 @@ pub(crate) struct PipelineShare {
     bytes: usize,
     lanes: Vec<LaneShare>,
     unrouted: Vec<ParkedWrite>,
+    acts: ActsShare,
 }
 
 /// The pipeline of one shard.
@@ -76,6 +81,7 @@ pub(crate) struct Pipeline {
     /// Lanes of destinations that are not configured any more: their cursors are carried along.
     carried: Vec<LaneState>,
     unrouted: Vec<ParkedWrite>,
+    acts: Acts,
     /// Whether a checkpoint of this epoch has committed: only then may rows be sent before they are moved.
     proven_owner: bool,
     in_checkpoint: bool,
@@ -101,6 +107,7 @@ impl Pipeline {
                 if !config.faults.has(Fault::BlocksNotRecovered) {
                     lane.recover_parked(&recovered.parked);
                 }
+                lane.recover_edited(&recovered.edited);
                 lane
             })
             .collect();
@@ -125,6 +132,7 @@ impl Pipeline {
             lanes,
             carried,
             unrouted: Vec::new(),
+            acts: Acts::new(&recovered.paused, config),
             proven_owner: false,
             in_checkpoint: false,
             draining: false,
@@ -237,7 +245,7 @@ impl Pipeline {
         config: &Config,
         now: Now,
         events: &mut Vec<Event>,
-        mut log: impl FnMut(DestinationIndex, Position),
+        mut log: impl FnMut(DestinationIndex, Position, bool),
     ) {
         let released = self.released(config);
         for (index, lane) in config.indexes().zip(&mut self.lanes) {
@@ -245,7 +253,7 @@ impl Pipeline {
                 continue; // Its start is not stored yet.
             }
             if let Some(from) = lane.advance(&self.window, released, now, events) {
-                log(index, from);
+                log(index, from, lane.has_edited());
             }
         }
         self.evict(config);
@@ -270,24 +278,29 @@ impl Pipeline {
         }
         let (rows, bytes) = self.unmoved();
         let pending = self.lanes.iter().filter_map(Lane::changed_at_us).min();
+        let acts = self.acts.changed_at_us();
         // The first one of an epoch proves the owner and stores where new lanes start, whether or not there is a row.
         let now = (!self.proven_owner && !self.draining)
-            || ((self.draining || self.hurry) && (rows > 0 || pending.is_some()))
+            || ((self.draining || self.hurry) && (rows > 0 || pending.or(acts).is_some()))
             || rows >= config.settings.checkpoint_rows
             || bytes >= config.settings.checkpoint_bytes
             || self.lanes.iter().map(Lane::unstored).any(|(results, most)| results >= most.div_ceil(2));
         if now {
             return Some(0);
         }
-        let rows = self.oldest_unmoved_us.map(|t| t.saturating_add(config.settings.checkpoint_interval_ms * 1_000));
+        let soon = |t: u64| t.saturating_add(config.settings.checkpoint_interval_ms * 1_000);
+        let rows = self.oldest_unmoved_us.into_iter().chain(acts).map(soon);
         let quiet = pending.map(|t| t.saturating_add(config.settings.checkpoint_quiet_ms * 1_000));
-        rows.into_iter().chain(quiet).min()
+        rows.chain(quiet).min()
     }
 
     /// Whether a checkpoint would write anything.
     pub(crate) fn has_changes(&self) -> bool {
         !self.in_checkpoint
-            && (!self.proven_owner || self.unmoved().0 > 0 || self.lanes.iter().any(|l| l.changed_at_us().is_some()))
+            && (!self.proven_owner
+                || self.unmoved().0 > 0
+                || self.acts.changed_at_us().is_some()
+                || self.lanes.iter().any(|l| l.changed_at_us().is_some()))
     }
 
     /// What the next checkpoint does for this shard, within `rows` and `bytes`.
@@ -316,8 +329,11 @@ impl Pipeline {
             std::mem::take(&mut self.unrouted).into_iter().partition(|w: &ParkedWrite| w.position() < log_end);
         self.unrouted = later;
         let carried = self.carried.iter().map(|s| (s.clone(), Vec::new()));
-        let receipts =
-            ReceiptRow { lanes: lanes.iter().map(|l| (l.state.clone(), l.receipts.clone())).chain(carried).collect() };
+        let acts = self.acts.share();
+        let receipts = ReceiptRow {
+            lanes: lanes.iter().map(|l| (l.state.clone(), l.receipts.clone())).chain(carried).collect(),
+            acts: acts.touched.clone(),
+        };
         let parked = lanes.iter().flat_map(|l| l.parked.iter().cloned()).chain(unrouted.iter().cloned()).collect();
         let checkpoint = ShardCheckpoint {
             shard: self.shard,
@@ -332,6 +348,7 @@ impl Pipeline {
             },
             receipts,
             parked,
+            acts: acts.writes.clone(),
             moved,
         };
         let share = PipelineShare {
@@ -342,6 +359,7 @@ impl Pipeline {
             bytes: checkpoint.moved.iter().map(|m| m.weight()).sum(),
             lanes,
             unrouted,
+            acts,
         };
         self.in_checkpoint = true;
         (checkpoint, share)
@@ -373,6 +391,7 @@ impl Pipeline {
         for (lane, share) in self.lanes.iter_mut().zip(&share.lanes) {
             lane.stored(share);
         }
+        self.acts.stored(&share.acts);
         self.evict(config);
     }
 
@@ -383,6 +402,12 @@ impl Pipeline {
             lane.give_back(share, now);
         }
         self.unrouted.splice(0..0, share.unrouted);
+        self.acts.give_back(share.acts, now);
+    }
+
+    /// A look for open acts begins.
+    pub(crate) fn look_for_acts(&mut self) {
+        self.acts.look_begins();
     }
 
     /// Rows that were read and not moved: given up with the pipeline.
@@ -395,6 +420,7 @@ impl Pipeline {
         self.draining
             && !self.in_checkpoint
             && self.lanes.iter().all(|l| l.in_flight() == 0 && l.changed_at_us().is_none())
+            && self.acts.changed_at_us().is_none()
             && self.unmoved().0 == 0
     }
 

@@ -1,5 +1,6 @@
 //! What a destination answered, and where a lane stands: what a checkpoint stores of its lanes.
 
+use crate::act::{ActNumber, Touched, Verb};
 use crate::destination::DestinationIndex;
 use crate::message::Position;
 use crate::runs::{Run, Runs};
@@ -119,41 +120,47 @@ pub struct LaneReceipt {
 pub struct ReceiptRow {
     /// The lanes, each with its new receipts by rising position.
     pub lanes: Vec<(LaneState, Vec<LaneReceipt>)>,
+    /// What operators' acts have changed meanwhile. Receipts of a skipped message that are older do not count any more.
+    pub acts: Vec<Touched>,
 }
 
 const RECEIPTS_V1: u8 = 1;
 /// As the first, with the proof of each lane. Written only where one has it.
 const RECEIPTS_V2: u8 = 2;
+/// As the second, with what acts have changed. Written only where one has.
+const RECEIPTS_V3: u8 = 3;
 /// The most that a receipt row may unpack to.
 const MAX_ROW_BYTES: usize = 256 << 20;
 
 impl ReceiptRow {
-    /// The smallest and largest position that has a receipt in this row.
+    /// The smallest and largest position that has a receipt in this row, or was changed by an act.
     pub fn span(&self) -> Option<(Position, Position)> {
-        let positions = || self.lanes.iter().flat_map(|(_, r)| r.iter().map(|r| r.position));
-        Some((positions().min()?, positions().max()?))
+        let receipts = self.lanes.iter().flat_map(|(_, r)| r.iter().map(|r| r.position));
+        let touched = self.acts.iter().flat_map(|t| t.positions.first().into_iter().chain(t.positions.last()));
+        let (first, last) = receipts.chain(touched.map(Position)).fold((None, None), |(first, last), p| {
+            (first.map_or(Some(p), |f: Position| Some(f.min(p))), last.max(Some(p)))
+        });
+        first.zip(last)
     }
 
     /// The bytes that are stored: a version byte, then compressed content.
     pub fn encode(&self) -> Vec<u8> {
-        let version = if self.lanes.iter().any(|(s, _)| s.proof.is_some()) { RECEIPTS_V2 } else { RECEIPTS_V1 };
+        let version = match (self.acts.is_empty(), self.lanes.iter().any(|(s, _)| s.proof.is_some())) {
+            (false, _) => RECEIPTS_V3,
+            (true, true) => RECEIPTS_V2,
+            (true, false) => RECEIPTS_V1,
+        };
         let mut out = Vec::with_capacity(256);
         put_u64(&mut out, self.lanes.len() as u64);
         for (state, receipts) in &self.lanes {
             put_bytes(&mut out, state.destination.as_bytes());
             put_u64(&mut out, state.cursor.0);
             put_u64(&mut out, state.proven.0);
-            if version == RECEIPTS_V2 {
+            if version >= RECEIPTS_V2 {
                 out.push(state.proof.map_or(0, |proof| proof.level.code() + 1));
                 state.proof.iter().for_each(|proof| put_u64(&mut out, proof.from.0));
             }
-            put_u64(&mut out, state.ahead.run_count() as u64);
-            let mut before = state.cursor.0;
-            for run in state.ahead.iter() {
-                put_u64(&mut out, run.first.wrapping_sub(before));
-                put_u64(&mut out, run.last - run.first);
-                before = run.last;
-            }
+            put_runs(&mut out, state.cursor.0, &state.ahead);
             put_u64(&mut out, receipts.len() as u64);
             let (mut position, mut sent_at) = (0u64, 0i64);
             for r in receipts {
@@ -163,6 +170,15 @@ impl ReceiptRow {
                 put_u64(&mut out, u64::from(r.receipt.attempts));
                 put_bytes(&mut out, r.receipt.detail.as_bytes());
                 (position, sent_at) = (r.position.0, r.receipt.sent_at_us);
+            }
+        }
+        if version == RECEIPTS_V3 {
+            put_u64(&mut out, self.acts.len() as u64);
+            for t in &self.acts {
+                put_u64(&mut out, t.number.0);
+                out.push(t.verb.code());
+                put_bytes(&mut out, t.destination.as_bytes());
+                put_runs(&mut out, 0, &t.positions);
             }
         }
         let mut bytes = vec![version];
@@ -176,7 +192,7 @@ impl ReceiptRow {
     /// The bytes are not a receipt row of a version that this build knows.
     pub fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
         let (version, body) = bytes.split_first().ok_or(DecodeError { what: "receipt version", at: 0 })?;
-        if !matches!(*version, RECEIPTS_V1 | RECEIPTS_V2) {
+        if !matches!(*version, RECEIPTS_V1..=RECEIPTS_V3) {
             return Err(DecodeError { what: "receipt version", at: 0 });
         }
         let content = decompress(body, MAX_ROW_BYTES, "receipts")?;
@@ -186,21 +202,14 @@ impl ReceiptRow {
             let destination = r.text("destination")?;
             let cursor = r.u64("cursor")?;
             let proven = r.u64("proven")?;
-            let proof = match if *version == RECEIPTS_V2 { r.u8("proof")? } else { 0 } {
+            let proof = match if *version >= RECEIPTS_V2 { r.u8("proof")? } else { 0 } {
                 0 => None,
                 n => {
                     let level = AckLevel::from_code(n - 1).ok_or_else(|| r.fail("proof"))?;
                     Some(Proof { level, from: Position(r.u64("proof")?) })
                 }
             };
-            let mut ahead = Runs::new();
-            let mut before = cursor;
-            for _ in 0..r.count("run count")? {
-                let first = before.wrapping_add(r.u64("run start")?);
-                let last = first.checked_add(r.u64("run length")?).ok_or_else(|| r.fail("run length"))?;
-                ahead.insert_run(Run { first, last });
-                before = last;
-            }
+            let ahead = runs(&mut r, cursor)?;
             let count = r.count("receipt count")?;
             let mut receipts = Vec::with_capacity(count);
             let (mut position, mut sent_at) = (0u64, 0i64);
@@ -218,8 +227,34 @@ impl ReceiptRow {
             let state = LaneState { destination, cursor: Position(cursor), proven: Position(proven), proof, ahead };
             row.lanes.push((state, receipts));
         }
+        for _ in 0..if *version == RECEIPTS_V3 { r.count("act count")? } else { 0 } {
+            let number = ActNumber(r.u64("act number")?);
+            let verb = Verb::from_code(r.u8("verb")?).ok_or_else(|| r.fail("verb"))?;
+            let destination = r.text("destination")?;
+            row.acts.push(Touched { number, verb, destination, positions: runs(&mut r, 0)? });
+        }
         if r.at_end() { Ok(row) } else { Err(r.fail("end of receipts")) }
     }
+}
+
+fn put_runs(out: &mut Vec<u8>, mut before: u64, runs: &Runs) {
+    put_u64(out, runs.run_count() as u64);
+    for run in runs.iter() {
+        put_u64(out, run.first.wrapping_sub(before));
+        put_u64(out, run.last - run.first);
+        before = run.last;
+    }
+}
+
+fn runs(r: &mut Reader<'_>, mut before: u64) -> Result<Runs, DecodeError> {
+    let mut runs = Runs::new();
+    for _ in 0..r.count("run count")? {
+        let first = before.wrapping_add(r.u64("run start")?);
+        let last = first.checked_add(r.u64("run length")?).ok_or_else(|| r.fail("run length"))?;
+        runs.insert_run(Run { first, last });
+        before = last;
+    }
+    Ok(runs)
 }
 
 /// What a sink says of one message.
@@ -281,6 +316,23 @@ mod tests {
 
     use super::*;
 
+    fn some_runs() -> impl Strategy<Value = Runs> {
+        proptest::collection::vec((0..1000u64, 0..9u64), 0..9).prop_map(|v| {
+            let mut runs = Runs::new();
+            v.iter().for_each(|(a, n)| runs.insert_run(Run { first: *a, last: a + n }));
+            runs
+        })
+    }
+
+    fn touched() -> impl Strategy<Value = Touched> {
+        (any::<u64>(), 0..6u8, ".{0,12}", some_runs()).prop_map(|(number, verb, destination, positions)| Touched {
+            number: ActNumber(number),
+            verb: Verb::from_code(verb).unwrap(),
+            destination,
+            positions,
+        })
+    }
+
     fn lane() -> impl Strategy<Value = (LaneState, Vec<LaneReceipt>)> {
         let receipt = (any::<u64>(), any::<i64>(), 0..5u8, any::<u32>(), ".{0,8}").prop_map(
             |(p, at, level, attempts, detail)| LaneReceipt {
@@ -288,11 +340,7 @@ mod tests {
                 receipt: Receipt { sent_at_us: at, level: AckLevel::from_code(level).unwrap(), attempts, detail },
             },
         );
-        let runs = proptest::collection::vec((0..1000u64, 0..9u64), 0..9).prop_map(|v| {
-            let mut runs = Runs::new();
-            v.iter().for_each(|(a, n)| runs.insert_run(Run { first: *a, last: a + n }));
-            runs
-        });
+        let runs = some_runs();
         let proof = proptest::option::of(
             (0..4u8, any::<u64>())
                 .prop_map(|(level, from)| Proof { level: AckLevel::from_code(level).unwrap(), from: Position(from) }),
@@ -307,22 +355,23 @@ mod tests {
 
     proptest! {
         #[test]
-        fn reads_back_what_it_wrote(lanes in proptest::collection::vec(lane(), 0..5)) {
-            let row = ReceiptRow { lanes };
+        fn reads_back_what_it_wrote(lanes in proptest::collection::vec(lane(), 0..5),
+                                    acts in proptest::collection::vec(touched(), 0..3)) {
+            let row = ReceiptRow { lanes, acts };
             prop_assert_eq!(ReceiptRow::decode(&row.encode()), Ok(row));
         }
 
         #[test]
         fn what_has_no_proof_is_written_as_it_always_was(lanes in proptest::collection::vec(lane(), 0..5)) {
             let without = |(s, r): (LaneState, _)| (LaneState { proof: None, ..s }, r);
-            let row = ReceiptRow { lanes: lanes.into_iter().map(without).collect() };
+            let row = ReceiptRow { lanes: lanes.into_iter().map(without).collect(), acts: vec![] };
             prop_assert_eq!(row.encode()[0], RECEIPTS_V1);
         }
 
         #[test]
         fn never_panics(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
             let _ = ReceiptRow::decode(&bytes);
-            for version in [RECEIPTS_V1, RECEIPTS_V2] {
+            for version in [RECEIPTS_V1, RECEIPTS_V2, RECEIPTS_V3] {
                 let mut framed = vec![version];
                 framed.extend(compress(&bytes));
                 let _ = ReceiptRow::decode(&framed);

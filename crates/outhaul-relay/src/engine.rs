@@ -5,6 +5,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
+use outhaul_core::act::ActNumber;
 use outhaul_core::comparison::Comparison;
 use outhaul_core::config::{Config, DestinationConfig, Settings};
 use outhaul_core::destination::DestinationIndex;
@@ -15,7 +16,6 @@ use outhaul_store::{LeaseRound, ReadPurpose, ReadRequest, Store, StoreError, Sto
 use tokio::sync::watch;
 use tokio::task::{Id, JoinSet};
 
-use crate::backlog;
 use crate::clock::Clock;
 use crate::destination::{Delivered, Destination, Runner};
 use crate::error::RelayError;
@@ -23,6 +23,7 @@ use crate::healing::{Look, Trouble, next_number};
 use crate::log::{CHECKPOINT, Log};
 use crate::maintenance::{self, Maintenance};
 use crate::stop::{Asked, Stop};
+use crate::{acts, backlog};
 
 /// A read of the log brings at most this much stored content.
 const LOG_READ_BYTES: usize = 1 << 20;
@@ -102,6 +103,8 @@ enum Asking {
     Confirm,
     Log(Lane),
     Parked(Lane, Vec<outhaul_core::message::Position>),
+    Acts(Vec<(outhaul_core::message::ShardId, outhaul_core::message::Epoch)>),
+    Find(outhaul_core::message::ShardId, outhaul_core::message::Epoch, ActNumber),
     Start(DestinationIndex, u64),
     Verify(Lane, u64),
     Prove(DestinationIndex, u64),
@@ -130,6 +133,8 @@ impl Asking {
             Self::Parked(Lane { shard, epoch, destination }, positions) => {
                 Input::Parked { shard, epoch, destination, positions, messages: None }
             }
+            Self::Acts(shards) => Input::Acts { shards, acts: None },
+            Self::Find(shard, epoch, act) => Input::FoundParked { shard, epoch, act, found: None },
             Self::Start(destination, start) => Input::Started { destination, start, result: Err(lost()) },
             Self::Verify(Lane { shard, epoch, destination }, start) => {
                 Input::Verified { shard, epoch, destination, start, found: Err(lost()) }
@@ -377,6 +382,10 @@ impl Engine {
         });
     }
 
+    fn name(&self, destination: DestinationIndex) -> String {
+        self.names.get(usize::from(destination.0)).cloned().unwrap_or_default()
+    }
+
     fn begin(&mut self, command: Command) {
         let store = self.store.clone();
         match command {
@@ -415,6 +424,9 @@ impl Engine {
                             next_number: r.next_number,
                             lanes: r.lanes,
                             parked: r.parked,
+                            acts: r.acts,
+                            paused: r.paused,
+                            edited: r.edited,
                         })
                     }),
                 });
@@ -447,10 +459,17 @@ impl Engine {
                 let call = async move { store.checkpoint_applied(&checkpoint).await };
                 self.call(Asking::Confirm, "confirmation", call, Input::Confirmed);
             }
-            Command::ReadLog { shard, epoch, destination, from } => {
+            Command::ReadLog { shard, epoch, destination, from, edited } => {
                 let names = self.names.clone();
-                let call =
-                    async move { backlog::unpacked(&store.read_log(shard, from, LOG_READ_BYTES).await?, from, &names) };
+                let name = self.name(destination);
+                let call = async move {
+                    let mut messages =
+                        backlog::unpacked(&store.read_log(shard, from, LOG_READ_BYTES).await?, from, &names)?;
+                    if edited {
+                        acts::apply_edits(&mut messages, &store.edits(shard, &name).await?);
+                    }
+                    Ok(messages)
+                };
                 let lane = Lane { shard, epoch, destination };
                 self.call(Asking::Log(lane), "log", call, move |messages| Input::Log {
                     shard,
@@ -461,7 +480,7 @@ impl Engine {
             }
             Command::ReadParked { shard, epoch, destination, positions } => {
                 let names = self.names.clone();
-                let name = names.get(usize::from(destination.0)).cloned().unwrap_or_default();
+                let name = self.name(destination);
                 let asked = positions.clone();
                 let call = async move {
                     let parked = store.read_parked(shard, &name, &asked, &names).await?;
@@ -470,6 +489,22 @@ impl Engine {
                 let lane = Lane { shard, epoch, destination };
                 self.call(Asking::Parked(lane, positions.clone()), "parked messages", call, move |messages| {
                     Input::Parked { shard, epoch, destination, positions, messages }
+                });
+            }
+            Command::ReadActs { shards } => {
+                let wanted: Vec<_> = shards.iter().map(|(shard, _)| *shard).collect();
+                let call = async move { store.open_acts(&wanted).await };
+                self.call(Asking::Acts(shards.clone()), "acts", call, move |acts| Input::Acts { shards, acts });
+            }
+            Command::FindParked { shard, epoch, act, destination, selector, from, limit, content } => {
+                let names = self.names.clone();
+                let find = acts::Find { shard, destination, selector, from, limit, content };
+                let call = async move { find.read(store.as_ref(), &names).await };
+                self.call(Asking::Find(shard, epoch, act), "parked messages", call, move |found| Input::FoundParked {
+                    shard,
+                    epoch,
+                    act,
+                    found,
                 });
             }
             Command::Start { destination, start, limit_ms } => {
@@ -484,8 +519,7 @@ impl Engine {
             }
             Command::Verify { shard, epoch, destination, start, recent, unproven_from, max_forgotten } => {
                 let Some(runner) = self.runners.get(usize::from(destination.0)) else { return };
-                let (names, sink) = (self.names.clone(), runner.sink());
-                let name = names.get(usize::from(destination.0)).cloned().unwrap_or_default();
+                let (names, sink, name) = (self.names.clone(), runner.sink(), self.name(destination));
                 // What was answered later than a send before something was stored before it.
                 let margin_ms = runner.send_limit_ms().saturating_mul(2);
                 let comparison = Comparison::new(name, recent, unproven_from, max_forgotten, margin_ms);

@@ -4,6 +4,7 @@
 //! store or a sink, and every task ends in exactly one input, whether it answered, failed, ran into its limit or
 //! panicked. So no lost answer can leave the core waiting.
 
+mod acts;
 mod backlog;
 mod clock;
 mod destination;

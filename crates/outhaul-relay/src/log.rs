@@ -136,6 +136,14 @@ impl Log {
             Event::DestinationUp { shard, destination } => {
                 tracing::info!(outbox, %shard, destination = name(destination), "destination is up again");
             }
+            Event::Acted { shard, number, verb, destination, refused: Some(why), .. } => {
+                let (verb, destination) = (verb.as_str(), destination.as_deref().unwrap_or_default());
+                tracing::warn!(outbox, %shard, act = %number, verb, destination, code = "OUT-4018", "an operator's act cannot be carried out: {why}");
+            }
+            Event::Acted { shard, number, verb, destination, done, left, refused: None } => {
+                let (verb, destination) = (verb.as_str(), destination.as_deref().unwrap_or_default());
+                tracing::info!(outbox, %shard, act = %number, verb, destination, done, left, "an operator's act is carried out");
+            }
             Event::CommitUnknown => {
                 tracing::warn!(
                     outbox,

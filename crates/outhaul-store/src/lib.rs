@@ -1,9 +1,10 @@
 //! Outhaul's databases.
 //!
 //! [`Store`] is the contract; `sqlite`, `mysql` (MySQL 8 and MariaDB) and `postgres` keep it, each with the same file
-//! names: `schema` (DDL, catalogue), `poll`, `checkpoint`, `log` (chunks, receipts, parked), `lease`, `maintain`
+//! names: `schema` (DDL, catalogue), `poll`, `checkpoint`, `log` (chunks, receipts, parked), `acts`, `lease`, `maintain`
 //! (prune, merge), `inbox`. All pass the one conformance suite in `outhaul-testkit`.
 
+mod acts;
 pub mod error;
 pub mod inbox;
 pub mod merge;
@@ -20,6 +21,7 @@ pub mod postgres;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
 
+pub use acts::*;
 pub use error::{StoreError, StoreErrorKind};
 pub use options::{ColumnNames, DatabaseKind, InitPlan, PayloadType, StoreOptions, Tls};
 pub use row::HEADERS_MAX_BYTES;

@@ -11,6 +11,7 @@
 //!
 //! Merging stays within one hour, so that `moved_at` is never off by more.
 
+use outhaul_core::act::Touched;
 use outhaul_core::chunk::{self, EncodedChunk};
 use outhaul_core::destination::MAX_DESTINATIONS;
 use outhaul_core::message::{Epoch, Message, Position, ShardId};
@@ -256,7 +257,8 @@ pub struct JoinedReceipts {
 /// Joins the receipt rows of one group of a plan. Returns the new rows, each of two sources or more, and the number of
 /// the last row as it will be. A row that cannot be read is left alone.
 ///
-/// Each lane stands where the last source that knows it has put it, and has the receipts of all, by rising position.
+/// Each lane stands where the last source that knows it has put it, and has the receipts of all, by rising position; what
+/// acts have changed is joined too.
 pub fn join_receipts(group: &[StoredReceipts]) -> (Vec<JoinedReceipts>, Option<u64>) {
     let mut joined = Vec::new();
     let mut open: Option<OpenReceipts> = None;
@@ -278,7 +280,8 @@ pub fn join_receipts(group: &[StoredReceipts]) -> (Vec<JoinedReceipts>, Option<u
 }
 
 fn receipts_in(row: &ReceiptRow) -> usize {
-    row.lanes.iter().map(|(_, receipts)| receipts.len()).sum()
+    let runs = row.acts.iter().map(|t| t.positions.run_count());
+    row.lanes.iter().map(|(_, receipts)| receipts.len()).chain(runs).sum()
 }
 
 struct OpenReceipts {
@@ -296,6 +299,13 @@ impl OpenReceipts {
                     all.extend(receipts);
                 }
                 None => self.row.lanes.push((state, receipts)),
+            }
+        }
+        for touched in row.acts {
+            let same = |t: &&mut Touched| (t.number, &t.destination) == (touched.number, &touched.destination);
+            match self.row.acts.iter_mut().find(same) {
+                Some(known) => touched.positions.iter().for_each(|run| known.positions.insert_run(run)),
+                None => self.row.acts.push(touched),
             }
         }
         self.last = stored.clone();

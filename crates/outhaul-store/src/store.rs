@@ -1,7 +1,10 @@
 //! The contract that every database keeps.
 
+use std::sync::Arc;
+
 use async_trait::async_trait;
 use bytes::Bytes;
+use outhaul_core::act::{Act, ActNumber, Edit};
 use outhaul_core::checkpoint::{Checkpoint, ShardOutcome};
 use outhaul_core::lease::LeaseReport;
 use outhaul_core::message::{Epoch, Message, Position, Row, Seq, ShardId};
@@ -10,6 +13,7 @@ use outhaul_core::receipt::ReceiptRow;
 use outhaul_core::runs::Run;
 use outhaul_core::trouble::Trouble;
 
+use crate::acts::{ActRecord, ActsWanted, CancelRequest, ListedParked, NewAct, ParkedCount, ParkedQuery, PauseStatus};
 use crate::error::StoreError;
 use crate::options::{DatabaseKind, InitPlan, PayloadType};
 
@@ -105,6 +109,12 @@ pub struct Recovery {
     /// Parked rows of the shard's lanes, without content, by destination and rising position; error texts up to
     /// [`RECOVERED_TEXT_CHARS`]. Rows that no route names ([`outhaul_core::destination::NO_ROUTE`]) are left out.
     pub parked: Vec<ParkedEntry>,
+    /// Acts of the shard that are open, by number; at most [`crate::OPEN_ACTS`].
+    pub acts: Vec<Act>,
+    /// Paused destinations of the shard; None: all of it.
+    pub paused: Vec<Option<String>>,
+    /// Destinations and positions of messages that were edited.
+    pub edited: Vec<(String, Position, ActNumber)>,
 }
 
 /// A receipt row with its number.
@@ -437,6 +447,56 @@ pub trait Store: Send + Sync + 'static {
     /// # Errors
     /// Any; a step is one transaction.
     async fn prune(&self, request: &PruneRequest) -> StoreResult<Pruned>;
+
+    /// Orders an act: it is open in each of its shards.
+    ///
+    /// # Errors
+    /// Nothing was ordered, except `CommitUnknown`.
+    async fn order(&self, act: &NewAct) -> StoreResult<ActNumber>;
+
+    /// Acts that are open in these shards, by number, at most [`crate::OPEN_ACTS`]. Asked twice a second by every relay:
+    /// where there is none, it costs the database next to nothing.
+    ///
+    /// # Errors
+    /// Any; nothing has changed.
+    async fn open_acts(&self, shards: &[ShardId]) -> StoreResult<Vec<Act>>;
+
+    /// Acts as they are recorded, by number and shard.
+    ///
+    /// # Errors
+    /// Any; nothing has changed.
+    async fn acts(&self, wanted: &ActsWanted) -> StoreResult<Vec<ActRecord>>;
+
+    /// What is paused, by shard and destination.
+    ///
+    /// # Errors
+    /// Any; nothing has changed.
+    async fn pauses(&self) -> StoreResult<Vec<PauseStatus>>;
+
+    /// What was edited of a shard's messages for a destination, in the order in which it was.
+    ///
+    /// # Errors
+    /// Any; nothing has changed.
+    async fn edits(&self, shard: ShardId, destination: &str) -> StoreResult<Vec<(Position, Arc<Edit>)>>;
+
+    /// Parked rows without content, by destination, shard and position, at most `limit`.
+    ///
+    /// # Errors
+    /// Any; nothing has changed.
+    async fn list_parked(&self, query: &ParkedQuery, limit: u32) -> StoreResult<Vec<ListedParked>>;
+
+    /// How many parked rows there are of each kind. What the query says of ids, positions and `after` is left aside.
+    ///
+    /// # Errors
+    /// Any; nothing has changed.
+    async fn count_parked(&self, query: &ParkedQuery) -> StoreResult<Vec<ParkedCount>>;
+
+    /// Takes scheduled rows with this id out of the outbox table and records the act, in one transaction; its content is
+    /// kept with the act. Only rows that are not due within [`crate::CANCEL_MARGIN_US`]. Returns the acts.
+    ///
+    /// # Errors
+    /// Nothing was cancelled, except `CommitUnknown`.
+    async fn cancel(&self, request: &CancelRequest) -> StoreResult<Vec<ActNumber>>;
 
     /// Closes all connections. Later calls fail.
     async fn close(&self);

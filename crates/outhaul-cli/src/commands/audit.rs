@@ -3,13 +3,16 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use outhaul_core::act::{ActNumber, Verb};
 use outhaul_core::chunk::DestinationNames;
 use outhaul_core::message::Message;
 use outhaul_core::parked::ParkedEntry;
 use outhaul_core::receipt::{LaneState, Receipt};
-use outhaul_store::{Store, StoreError};
+use outhaul_store::{ActRecord, ActsWanted, Store, StoreError};
 use serde::Serialize;
+use serde_json::json;
 
+use super::act::{ActReport, joined};
 use super::locate::{Place, locate};
 use super::{chosen, of_outbox, open};
 use crate::arguments::Audit;
@@ -28,6 +31,8 @@ struct Report {
     shard: u16,
     position: Option<u64>,
     deliveries: Vec<Delivery>,
+    /// What operators have done to it, or want done.
+    acts: Vec<ActReport>,
     #[serde(skip)]
     times_us: (i64, Option<i64>),
 }
@@ -53,11 +58,20 @@ struct Delivery {
 pub async fn run(a: &Audit, json: bool) -> Outcome {
     let config = config::load(a.source.sources())?;
     let mut dead = false;
-    let mut found = 0usize;
+    let (mut found, mut cancelled) = (0usize, 0usize);
     for outbox in chosen(&config, a.which.outbox.as_deref())? {
         let store = open(outbox).await?;
         let reports = Box::pin(reports(&store, a)).await.map_err(|e| of_outbox(e.into(), outbox));
+        let acts = store.acts(&ActsWanted::MessageId(a.id.clone())).await.map_err(|e| of_outbox(e.into(), outbox));
         store.close().await;
+        for act in joined(acts?).into_iter().filter(|act| act.verb == Verb::Cancel.as_str()) {
+            cancelled += 1;
+            if json {
+                output::json(&json!({ "id": a.id, "cancelled": true, "acts": [act] }))?;
+            } else {
+                output::line(format_args!("{} was cancelled on {} by {}: {}", a.id, act.at, act.actor, act.why))?;
+            }
+        }
         for report in reports? {
             found += 1;
             dead |= report.deliveries.iter().any(|d| d.state == "dead");
@@ -68,7 +82,7 @@ pub async fn run(a: &Audit, json: bool) -> Outcome {
             }
         }
     }
-    if found == 0 {
+    if found == 0 && cancelled == 0 {
         return Err(Failure::new(&codes::NOT_FOUND, format!("no message has the id {:?}", a.id)).into());
     }
     if found > 1 {
@@ -90,10 +104,12 @@ async fn reports(store: &Arc<dyn Store>, a: &Audit) -> Result<Vec<Report>, Store
                 shard: row.shard.0,
                 position: None,
                 deliveries: vec![],
+                acts: vec![],
                 times_us: (row.created_at_us, None),
             },
             Place::Logged { message, destinations, moved_at_us } => Report {
                 deliveries: deliveries(store, &message, &destinations).await?,
+                acts: acts(store, &message).await?,
                 id: message.id,
                 topic: message.topic,
                 key: message.key,
@@ -105,6 +121,7 @@ async fn reports(store: &Arc<dyn Store>, a: &Audit) -> Result<Vec<Report>, Store
             },
             Place::Parked { message, destinations } => Report {
                 deliveries: deliveries(store, &message, &destinations).await?,
+                acts: acts(store, &message).await?,
                 id: message.id,
                 topic: message.topic,
                 key: message.key,
@@ -119,11 +136,38 @@ async fn reports(store: &Arc<dyn Store>, a: &Audit) -> Result<Vec<Report>, Store
     Ok(reports)
 }
 
+/// What operators have done to a message, and what they want done to it by its id. A cancelled one of the same id is
+/// another message.
+async fn acts(store: &Arc<dyn Store>, m: &Message) -> Result<Vec<ActReport>, StoreError> {
+    let rows = store.receipts_of(m.shard, m.position).await?;
+    let touched = rows.iter().flat_map(|row| &row.acts).filter(|t| t.positions.contains(m.position.0));
+    let mut numbers: Vec<ActNumber> = touched.map(|t| t.number).collect();
+    numbers.sort_unstable();
+    numbers.dedup();
+    let of_position = |r: &ActRecord| {
+        let position = r.act.selector.as_ref().and_then(|s| s.position);
+        r.act.shard == m.shard && position == Some(m.position)
+    };
+    let mut records = store.acts(&ActsWanted::Numbers(numbers)).await?;
+    records.retain(|r| r.act.shard == m.shard);
+    let by_id = store.acts(&ActsWanted::MessageId(m.id.clone())).await?.into_iter().filter(of_position);
+    for record in by_id {
+        if records.iter().all(|r| r.act.number != record.act.number) {
+            records.push(record);
+        }
+    }
+    Ok(joined(records))
+}
+
 /// What each destination has of a message: those of its route first, then any other that says something of it.
 async fn deliveries(store: &Arc<dyn Store>, m: &Message, names: &[String]) -> Result<Vec<Delivery>, StoreError> {
     let parked = store.parked_of(m.shard, m.position).await?;
     let mut receipts: BTreeMap<String, Receipt> = BTreeMap::new();
-    for (lane, of_lane) in store.receipts_of(m.shard, m.position).await?.into_iter().flat_map(|row| row.lanes) {
+    let rows = store.receipts_of(m.shard, m.position).await?;
+    let skips = rows.iter().flat_map(|row| &row.acts).filter(|t| t.verb == Verb::Skip);
+    let skipped: Vec<String> =
+        skips.filter(|t| t.positions.contains(m.position.0)).map(|t| t.destination.clone()).collect();
+    for (lane, of_lane) in rows.into_iter().flat_map(|row| row.lanes) {
         for r in of_lane.into_iter().filter(|r| r.position == m.position) {
             // Sent more than once: the newest answer counts, and rows and receipts come in the order of the answers.
             receipts.insert(lane.destination.clone(), r.receipt);
@@ -134,6 +178,7 @@ async fn deliveries(store: &Arc<dyn Store>, m: &Message, names: &[String]) -> Re
     let mut all: Vec<String> = m.destinations.iter().map(|d| names.name(d).to_owned()).collect();
     all.extend(receipts.keys().cloned());
     all.extend(parked.iter().map(|p| p.destination.clone()));
+    all.extend(skipped.iter().cloned());
     let mut seen = std::collections::BTreeSet::new();
     all.retain(|name| seen.insert(name.clone()));
     Ok(all
@@ -147,7 +192,11 @@ async fn deliveries(store: &Arc<dyn Store>, m: &Message, names: &[String]) -> Re
             if let (Some(lane), Some(receipt)) = (lane, receipts.get_mut(&name)) {
                 receipt.level = lane.level(m.position, receipt.level);
             }
-            delivery(name.clone(), receipts.get(&name), entry, settled)
+            let mut delivery = delivery(name.clone(), receipts.get(&name), entry, settled);
+            if entry.is_none() && skipped.contains(&name) {
+                delivery.state = "skipped";
+            }
+            delivery
         })
         .collect())
 }
@@ -218,12 +267,16 @@ fn sentence(r: &Report) -> String {
             "settled" => "has settled it, its receipt has been pruned".to_owned(),
             "pending" => "does not have it yet".to_owned(),
             "retrying" => format!("will be tried again after {}{why}", times(d.attempts)),
+            "skipped" => "was given up by an operator".to_owned(),
             "waiting" => "waits behind an earlier message of its key".to_owned() + &why,
             _ => format!("has given up after {}{why}", times(d.attempts)),
         });
     }
     if r.deliveries.is_empty() {
         line.push_str("; no destination was to get it");
+    }
+    for act in &r.acts {
+        line.push_str(&format!("; {}", act.story()));
     }
     line
 }
@@ -286,6 +339,7 @@ mod tests {
                 delivery("trail".into(), Some(&receipt), None, true),
                 delivery("points".into(), None, Some(&parked(ParkedState::Dead)), true),
             ],
+            acts: vec![],
             times_us: (1_772_368_205_000_000, Some(1_772_368_205_103_000)),
         };
         assert_eq!(

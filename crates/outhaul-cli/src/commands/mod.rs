@@ -1,6 +1,9 @@
 //! The subcommands, one file each.
 
+mod act;
+mod acts;
 mod audit;
+mod cancel;
 #[cfg(feature = "sqlite")]
 mod demo;
 mod enqueue;
@@ -8,6 +11,8 @@ mod explain;
 mod init;
 mod locate;
 mod message_line;
+mod parked;
+mod pause;
 mod prune;
 mod relay;
 mod shared_sink;
@@ -17,6 +22,7 @@ mod validate;
 use std::sync::Arc;
 
 use clap::CommandFactory;
+use outhaul_core::act::Verb;
 use outhaul_store::Store;
 
 use crate::arguments::{Arguments, Command};
@@ -37,6 +43,11 @@ pub async fn run(arguments: &Arguments) -> Outcome {
         Command::Status(a) => status::run(a, json).await,
         Command::Enqueue(a) => Box::pin(enqueue::run(a, json)).await,
         Command::Audit(a) => Box::pin(audit::run(a, json)).await,
+        Command::Parked(a) => Box::pin(parked::run(a, json)).await,
+        Command::Pause(a) => pause::run(a, Verb::Pause, json).await,
+        Command::Resume(a) => pause::run(a, Verb::Resume, json).await,
+        Command::Cancel(a) => cancel::run(a, json).await,
+        Command::Acts(a) => acts::run(a, json).await,
         Command::Prune(a) => prune::run(a, json).await,
         Command::Explain(a) => explain::run(a, json),
         Command::Completions { shell } => completions(*shell),

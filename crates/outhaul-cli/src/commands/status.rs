@@ -6,7 +6,7 @@ use outhaul_core::destination::NO_ROUTE;
 use outhaul_core::message::Position;
 use outhaul_core::receipt::{LaneReceipt, LaneState};
 use outhaul_core::trouble::Trouble;
-use outhaul_store::{InstanceStatus, ShardStatus, Store, StoreError, StoreErrorKind};
+use outhaul_store::{InstanceStatus, PauseStatus, ShardStatus, Store, StoreError, StoreErrorKind};
 use serde::Serialize;
 
 use super::{chosen, of_outbox, open};
@@ -64,6 +64,16 @@ struct LaneReport {
     last_error: Option<String>,
     /// Since when its owner does not get on with the destination.
     down_since: Option<String>,
+    /// Why nothing new is begun in it.
+    paused: Option<PauseReport>,
+}
+
+/// A pause of a lane, or of its shard.
+#[derive(Clone, Debug, Serialize)]
+struct PauseReport {
+    since: String,
+    by: String,
+    why: String,
 }
 
 /// What a lane does, as far as the tables show.
@@ -76,6 +86,8 @@ enum LaneWord {
     Delivering,
     /// Its owner does not get on with the destination, or a part of it; tried again by itself.
     Down,
+    /// An operator has paused it, or its shard.
+    Paused,
     /// There is something to deliver, and the shard has no owner.
     Unowned,
     /// The configuration has the destination, no checkpoint has it yet.
@@ -120,7 +132,7 @@ pub async fn run(a: &Status, json: bool) -> Outcome {
         return Err(Failures(failures));
     }
     let lanes = report.outboxes.iter().flat_map(|o| &o.shards).flat_map(|s| &s.lanes);
-    let wants = |l: &LaneReport| l.parked.dead > 0 || l.state == LaneWord::Down;
+    let wants = |l: &LaneReport| l.parked.dead > 0 || l.down_since.is_some();
     Ok(if lanes.into_iter().any(wants) { Exit::Attention } else { Exit::Fine })
 }
 
@@ -146,6 +158,11 @@ async fn read(config: &Config, outbox: &Outbox, store: &Arc<dyn Store>) -> Resul
         Err(e) if e.kind == StoreErrorKind::Permission => vec![],
         Err(e) => return Err(e),
     };
+    let pauses = match store.pauses().await {
+        Ok(pauses) => pauses,
+        Err(e) if e.kind == StoreErrorKind::Permission => vec![],
+        Err(e) => return Err(e),
+    };
     let mut shards = vec![];
     for s in store.status().await? {
         let mut lanes = vec![];
@@ -155,6 +172,7 @@ async fn read(config: &Config, outbox: &Outbox, store: &Arc<dyn Store>) -> Resul
         }
         lanes.extend(lanes_without_state(config, &s));
         tell_troubles(&s, &instances, &mut lanes);
+        tell_pauses(&s, &pauses, &mut lanes);
         shards.push(ShardReport {
             shard: s.shard.0,
             owner: s.owner,
@@ -186,6 +204,21 @@ fn tell_troubles(s: &ShardStatus, instances: &[InstanceStatus], lanes: &mut [Lan
             lane.state = LaneWord::Down;
             lane.down_since = Some(timestamp::format_us(trouble.since_us));
             lane.last_error = Some(format!("{} {}", trouble.code, trouble.text));
+        }
+    }
+}
+
+/// What operators have paused: the lane itself comes before its shard.
+fn tell_pauses(s: &ShardStatus, pauses: &[PauseStatus], lanes: &mut [LaneReport]) {
+    for lane in lanes.iter_mut().filter(|l| l.state != LaneWord::NoRoute) {
+        let of = |name: Option<&str>| pauses.iter().find(|p| p.shard == s.shard && p.destination.as_deref() == name);
+        if let Some(pause) = of(Some(&lane.destination)).or_else(|| of(None)) {
+            lane.state = LaneWord::Paused;
+            lane.paused = Some(PauseReport {
+                since: timestamp::format_us(pause.since_us),
+                by: pause.actor.clone(),
+                why: pause.why.clone(),
+            });
         }
     }
 }
@@ -250,6 +283,7 @@ fn lane_of(s: &ShardStatus, destination: &str) -> LaneReport {
             .unwrap_or_default(),
         last_error: s.last_errors.iter().find(|(name, _)| name == destination).map(|(_, text)| text.clone()),
         down_since: None,
+        paused: None,
     }
 }
 
@@ -326,6 +360,13 @@ fn table(report: &Report) -> Vec<String> {
                 let since = l.down_since.as_ref().map_or_else(String::new, |at| format!(" down since {at}"));
                 let note = |e| format!("{} shard {} {}{since}: {e}", o.name, s.shard, l.destination);
                 notes.extend(l.last_error.as_ref().map(note));
+                let paused = |p: &PauseReport| {
+                    format!(
+                        "{} shard {} {} paused since {} by {}: {}",
+                        o.name, s.shard, l.destination, p.since, p.by, p.why
+                    )
+                };
+                notes.extend(l.paused.as_ref().map(paused));
             }
         }
     }
@@ -383,7 +424,7 @@ mod tests {
             hot_rows: 2,
             oldest_hot_ms: Some(1_500),
             log_end: Position(10),
-            lanes: ReceiptRow { lanes: vec![(behind, vec![]), (gone, vec![])] },
+            lanes: ReceiptRow { lanes: vec![(behind, vec![]), (gone, vec![])], ..ReceiptRow::default() },
             oldest_unsent_ms: vec![("a".into(), 90_000)],
             parked: vec![("-".into(), 0, 0, 4), ("a".into(), 1, 2, 0)],
             last_errors: vec![("a".into(), "no answer".into())],

@@ -60,6 +60,15 @@ async fn wrong_calls_end_with_2() {
         &["relay", "--db", "sqlite:x", "--to", "kafka:x"],
         &["status", "--db", "oracle://x"],
         &["explain", "OUT-9999"],
+        &["parked"],
+        &["parked", "redrive", "--db", "sqlite:x", "--why", "w"],
+        &["parked", "redrive", "--db", "sqlite:x", "--all"],
+        &["parked", "redrive", "--db", "sqlite:x", "--all", "--key", "k", "--why", "w"],
+        &["parked", "skip", "--db", "sqlite:x", "--all", "--why", "w", "--rate", "many"],
+        &["parked", "edit", "--db", "sqlite:x", "--id", "a", "--why", "w"],
+        &["parked", "edit", "--db", "sqlite:x", "--id", "a", "--why", "w", "--headers", "[]"],
+        &["pause", "--db", "sqlite:x", "--why", "w"],
+        &["cancel", "a", "--db", "sqlite:x"],
     ] {
         let ran = folder.run(call, "", &[]).await.expect(2);
         assert!(ran.stdout.is_empty() && !ran.stderr.is_empty(), "{call:?}");

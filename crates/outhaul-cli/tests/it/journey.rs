@@ -67,7 +67,7 @@ async fn from_init_to_prune(flavour: Flavour) {
     assert_eq!(shard["owner"], Value::Null, "the shard was released");
     assert_eq!(
         keys(lane),
-        names("destination kind state ack_level cursor lag oldest_unsent_ms parked last_error down_since")
+        names("destination kind state ack_level cursor lag oldest_unsent_ms parked last_error down_since paused")
     );
     assert_eq!(lane["parked"], json!({"retrying": 0, "waiting": 0, "dead": 0}));
     assert_eq!(
@@ -82,7 +82,7 @@ async fn from_init_to_prune(flavour: Flavour) {
         let mut call = vec!["audit", id.as_str(), "--db", db, "--json"];
         call.extend(more);
         let audit = scene.run(&call).await.expect(0).json();
-        assert_eq!(keys(&audit), names("id topic key created_at moved_at shard position deliveries"));
+        assert_eq!(keys(&audit), names("id topic key created_at moved_at shard position deliveries acts"));
         let delivery = &audit["deliveries"][0];
         assert_eq!(keys(delivery), names("destination state sent_at ack_level receipt attempts reason"));
         assert_eq!((&delivery["state"], &delivery["attempts"]), (&json!("delivered"), &json!(1)), "{audit}");

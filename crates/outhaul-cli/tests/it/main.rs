@@ -5,6 +5,7 @@
 mod command_line;
 mod enqueue;
 mod journey;
+mod operate;
 mod program;
 mod relay;
 #[cfg(feature = "sqlite")]

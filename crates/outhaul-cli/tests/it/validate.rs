@@ -96,8 +96,17 @@ mod servers {
         }
     }
 
-    const TABLES: [&str; 7] =
-        ["outbox", "outbox_log", "outbox_receipt", "outbox_parked", "outbox_lease", "outbox_instance", "outbox_meta"];
+    const TABLES: [&str; 9] = [
+        "outbox",
+        "outbox_log",
+        "outbox_receipt",
+        "outbox_parked",
+        "outbox_lease",
+        "outbox_instance",
+        "outbox_act",
+        "outbox_pause",
+        "outbox_meta",
+    ];
 
     #[tokio::test(flavor = "multi_thread")]
     async fn reading_needs_select_only() {

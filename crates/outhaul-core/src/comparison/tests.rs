@@ -14,7 +14,7 @@ fn receipt(position: u64, sent_at_ms: u64) -> LaneReceipt {
 fn row(number: u64, receipts: Vec<LaneReceipt>) -> (u64, ReceiptRow) {
     let cursor = receipts.iter().map(|r| r.position.0 + 1).max().unwrap_or_default();
     let state = LaneState { destination: "d".into(), cursor: Position(cursor), ..LaneState::default() };
-    (number, ReceiptRow { lanes: vec![(state, receipts)] })
+    (number, ReceiptRow { lanes: vec![(state, receipts)], ..ReceiptRow::default() })
 }
 
 /// A receipt table and a destination of which everything from a time on is gone.

@@ -30,7 +30,9 @@ impl Instance {
             *retry_at_us = now.after_ms(wait);
             return;
         };
-        owned.phase = Phase::Running(Box::new(Pipeline::new(shard, epoch, config, &found, reads_after)));
+        let (mut pipeline, mut events) = (Pipeline::new(shard, epoch, config, &found, reads_after), Vec::new());
+        found.acts.iter().for_each(|act| pipeline.take_act(act.clone(), now, &mut events));
+        owned.phase = Phase::Running(Box::new(pipeline));
         let (_, log_end) = self.had.entry(shard).or_default();
         let from = std::mem::replace(log_end, found.log_end);
         if from > found.log_end {
@@ -39,6 +41,7 @@ impl Instance {
         self.intake.shard_gained();
         self.poll.next_at_us = now.mono_us;
         self.commands.push_back(Command::Event(Event::Running { shard, epoch, log_end: found.log_end }));
+        self.tell(events);
     }
 
     fn drive_recoveries(&mut self, now: Now) {
@@ -392,9 +395,9 @@ impl Instance {
                 }
             }
             UntilEmpty::Below(ends) => {
-                let settled = ends
-                    .iter()
-                    .all(|(shard, end)| self.pipelines().any(|(s, p)| s == *shard && p.is_settled_below(*end)));
+                let settled = ends.iter().all(|(shard, end)| {
+                    self.pipelines().any(|(s, p)| s == *shard && p.is_settled_below(*end) && p.has_acted())
+                });
                 let lost = ends.keys().any(|shard| !self.pipelines().any(|(s, _)| s == *shard));
                 if lost {
                     self.until_empty = UntilEmpty::Looking(None);
@@ -428,6 +431,7 @@ impl Instance {
         self.drive_until_empty();
         self.drive_recoveries(now);
         self.drive_destinations(now);
+        self.drive_acts(now);
         self.drive_lanes(now);
         self.drive_reads(now);
         self.drive_checkpoint(now);
@@ -443,14 +447,15 @@ impl Instance {
                 continue;
             }
             let commands = &mut self.commands;
-            p.advance(&self.config, now, &mut events, |destination, from| {
-                commands.push_back(Command::ReadLog { shard, epoch, destination, from });
+            p.advance(&self.config, now, &mut events, |destination, from, edited| {
+                commands.push_back(Command::ReadLog { shard, epoch, destination, from, edited });
             });
             if !p.is_proven() && !self.config.faults.has(Fault::SendAheadUnproven) {
                 continue;
             }
             for destination in self.config.indexes() {
-                let start = self.targets.get(usize::from(destination.0)).and_then(Target::open);
+                let paused = p.is_paused(destination, &self.config);
+                let start = self.targets.get(usize::from(destination.0)).and_then(Target::open).filter(|_| !paused);
                 let Some(lane) = p.lane_mut(destination) else { continue };
                 let positions = lane.begin_parked(now, start);
                 if !positions.is_empty() {
@@ -481,6 +486,7 @@ impl Instance {
             times.extend(idle(&self.poll).filter(|_| !self.readable_shards(true).is_empty()));
             times.extend(idle(&self.rescan).filter(|_| !self.readable_shards(true).is_empty()));
             times.extend(idle(&self.resolve).filter(|_| self.intake.wants_resolve()));
+            times.extend(idle(&self.acts).filter(|_| self.pipelines().any(|(_, p)| !p.draining)));
             if self.pipelines().any(|(_, p)| !p.draining) {
                 times.extend(self.targets.iter().filter_map(Target::deadline_us));
                 times.extend(self.config.indexes().zip(&self.targets).filter_map(|(destination, target)| {
@@ -498,9 +504,13 @@ impl Instance {
                 Phase::LetGo => {}
                 Phase::Running(p) => {
                     if !p.draining && p.is_proven() {
-                        let lanes = p.lanes().iter().zip(&self.targets);
+                        let lanes = self.config.indexes().zip(p.lanes().iter().zip(&self.targets));
                         let until = owned.lease_until_us;
-                        times.extend(lanes.filter_map(|(lane, target)| lane.deadline_us(now, until, target.open())));
+                        times.extend(lanes.filter_map(|(index, (lane, target))| {
+                            let start = target.open().filter(|_| !p.is_paused(index, &self.config));
+                            lane.deadline_us(now, until, start)
+                        }));
+                        times.extend(p.acts_deadline_us(now));
                     }
                     if self.checkpoint.is_none() {
                         let due = p.checkpoint_due_us(&self.config);

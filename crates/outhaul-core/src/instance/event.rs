@@ -1,5 +1,6 @@
 //! What is worth a line in the log and a metric.
 
+use crate::act::{ActNumber, Verb};
 use crate::destination::DestinationIndex;
 use crate::message::{Epoch, Position, Seq, ShardId};
 use crate::receipt::Reason;
@@ -153,6 +154,23 @@ pub enum Event {
         shard: ShardId,
         /// Lane.
         destination: DestinationIndex,
+    },
+    /// An act was carried out in a shard, or cannot be.
+    Acted {
+        /// Shard.
+        shard: ShardId,
+        /// Number of the act.
+        number: ActNumber,
+        /// What was done.
+        verb: Verb,
+        /// Where. None: in all lanes of the shard.
+        destination: Option<String>,
+        /// Messages that it has changed.
+        done: u64,
+        /// Messages that it left as they were.
+        left: u64,
+        /// Why it cannot be carried out (`OUT-4018`).
+        refused: Option<String>,
     },
     /// A COMMIT was not answered; the database is asked whether it was applied.
     CommitUnknown,

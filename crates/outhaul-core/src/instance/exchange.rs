@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use crate::act::{Act, ActNumber, FoundParked, Selector};
 use crate::checkpoint::{Checkpoint, ShardOutcome};
 use crate::destination::DestinationIndex;
 use crate::instance::Event;
@@ -25,6 +26,12 @@ pub struct Recovered {
     pub lanes: ReceiptRow,
     /// Parked rows without content, by destination and rising position.
     pub parked: Vec<ParkedEntry>,
+    /// Acts of the shard that are open, by number.
+    pub acts: Vec<Act>,
+    /// Paused destinations of the shard; None: all of it.
+    pub paused: Vec<Option<String>>,
+    /// Destinations and positions of messages that were edited, and by which act: the log has them as they were.
+    pub edited: Vec<(String, Position, ActNumber)>,
 }
 
 /// What comes in.
@@ -80,6 +87,24 @@ pub enum Input {
         positions: Vec<Position>,
         /// Those that exist.
         messages: Option<Vec<Arc<Message>>>,
+    },
+    /// Answer to [`Command::ReadActs`]. None: it failed.
+    Acts {
+        /// Shards and epochs of the command.
+        shards: Vec<(ShardId, Epoch)>,
+        /// The acts of these shards that are open, by number; perhaps not all.
+        acts: Option<Vec<Act>>,
+    },
+    /// Answer to [`Command::FindParked`]. None: it failed.
+    FoundParked {
+        /// Shard.
+        shard: ShardId,
+        /// Epoch of the command.
+        epoch: Epoch,
+        /// The act.
+        act: ActNumber,
+        /// The rows by rising position. Fewer than were asked for: there are no more.
+        found: Option<Vec<FoundParked>>,
     },
     /// Answer to [`Command::Start`]. The error: it cannot be sent to now.
     Started {
@@ -237,6 +262,8 @@ pub enum Command {
         destination: DestinationIndex,
         /// From here.
         from: Position,
+        /// Messages of the lane were edited: they are wanted as they are since.
+        edited: bool,
     },
     /// Read the content of parked messages.
     ReadParked {
@@ -248,6 +275,30 @@ pub enum Command {
         destination: DestinationIndex,
         /// Which.
         positions: Vec<Position>,
+    },
+    /// Look for open acts of these shards. At most one look is under way.
+    ReadActs {
+        /// Shards, with their epochs for the answer.
+        shards: Vec<(ShardId, Epoch)>,
+    },
+    /// Read parked rows that an act selects. At most one such read is under way for an act.
+    FindParked {
+        /// Shard.
+        shard: ShardId,
+        /// Epoch, for the answer.
+        epoch: Epoch,
+        /// The act, for the answer.
+        act: ActNumber,
+        /// Destination by name: one of the relay's, or `-`, or one that it does not have.
+        destination: String,
+        /// Which rows.
+        selector: Selector,
+        /// At or above this position.
+        from: Position,
+        /// At most so many.
+        limit: usize,
+        /// Whether their content is wanted too.
+        content: bool,
     },
     /// Make a destination ready: before the first batch, and again after it was down. No batch begins until it is.
     Start {

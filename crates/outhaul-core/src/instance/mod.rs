@@ -15,8 +15,11 @@
 //! - a lease counts from the beginning of a round that renewed it, never from one that found it acquired: that may have
 //!   been done by an earlier round whose answer was lost;
 //! - a checkpoint that is not answered is asked about until it is known; what it took comes back if it did not commit;
-//! - an owner that is fenced forgets all it held.
+//! - an owner that is fenced forgets all it held;
+//! - a lane that is paused begins no batch, and what was skipped or edited is not sent as it was, from the commit of the
+//!   checkpoint on that says so.
 
+mod acts;
 mod destinations;
 mod drive;
 mod event;
@@ -131,6 +134,7 @@ pub struct Instance {
     rescan: Cadence,
     rescan_read: Option<(ReadToken, Vec<ShardId>)>,
     resolve: Cadence,
+    acts: Cadence,
     checkpoint: Option<InCheckpoint>,
     checkpoint_not_before_us: u64,
     checkpoint_failures: u32,
@@ -183,6 +187,7 @@ impl Instance {
             rescan: Cadence::default(),
             rescan_read: None,
             resolve: Cadence::default(),
+            acts: Cadence::default(),
             checkpoint: None,
             checkpoint_not_before_us: 0,
             checkpoint_failures: 0,
@@ -254,6 +259,14 @@ impl Instance {
                 let mut jitter = self.jitter.clone();
                 if let Some(lane) = self.lane(shard, epoch, destination) {
                     lane.on_parked(&positions, messages, now, &mut jitter);
+                }
+                self.jitter = jitter;
+            }
+            Input::Acts { shards, acts } => self.on_acts(now, &shards, acts),
+            Input::FoundParked { shard, epoch, act, found } => {
+                let (mut jitter, backoff_ms) = (self.jitter.clone(), self.config.settings.store_backoff_ms);
+                if let Some(p) = self.pipeline(shard, epoch) {
+                    p.on_found(act, found, backoff_ms, now, &mut jitter);
                 }
                 self.jitter = jitter;
             }

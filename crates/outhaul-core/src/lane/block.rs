@@ -8,7 +8,7 @@ use crate::message::{Message, Position};
 use crate::parked::{ParkedEntry, ParkedState};
 
 /// What order is kept by: a key, or for a message without one the message itself.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum OrderKey {
     Key(String),
     Alone(Position),
@@ -23,7 +23,7 @@ impl OrderKey {
         key.map_or(Self::Alone(position), |k| Self::Key(k.to_owned()))
     }
 
-    fn text(&self) -> Option<&str> {
+    pub(crate) fn text(&self) -> Option<&str> {
         match self {
             Self::Key(key) => Some(key),
             Self::Alone(_) => None,
@@ -46,9 +46,17 @@ pub(crate) struct BlockEntry {
     pub(crate) message: Option<Arc<Message>>,
     /// Whether the row is in the database.
     pub(crate) stored: bool,
+    /// An act changes it with the next checkpoint: until then it is left alone.
+    pub(crate) held: bool,
 }
 
 impl BlockEntry {
+    /// One that is not in the database yet (with its content), or is.
+    pub(crate) const fn new(entry: ParkedEntry, message: Option<Arc<Message>>) -> Self {
+        let stored = message.is_none();
+        Self { entry, message, stored, held: false }
+    }
+
     /// Drops the content where it can be read again.
     pub(crate) fn forget_content(&mut self) {
         if self.stored {
@@ -61,10 +69,12 @@ impl BlockEntry {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Block {
     pub(crate) entries: VecDeque<BlockEntry>,
-    /// The first one is queued or under way.
-    pub(crate) sending: bool,
-    /// Its content is being read.
-    pub(crate) reading: bool,
+    /// The one that is queued or under way. Others may have been put before it since.
+    pub(crate) sending: Option<Position>,
+    /// The one whose content is being read.
+    pub(crate) reading: Option<Position>,
+    /// It came into the lane beside other messages of its key: it waits until those have left their slot.
+    pub(crate) late: bool,
     /// Its entry in [`Blocks::due`].
     indexed: Option<(u32, Due)>,
 }
@@ -178,17 +188,18 @@ impl Block {
     }
 
     const fn is_active(&self) -> bool {
-        self.sending || self.reading
+        self.sending.is_some() || self.reading.is_some()
     }
 
     /// When the first one is due, microseconds of the wall clock. None: never by itself.
     pub(crate) fn due_at_us(&self) -> Option<i64> {
-        if self.sending || self.reading {
+        let first = self.entries.front()?;
+        if self.is_active() || self.late || first.held {
             return None;
         }
-        match self.entries.front()?.entry.state {
+        match first.entry.state {
             ParkedState::Dead => None,
-            ParkedState::Retrying => Some(self.entries.front()?.entry.due_at_us),
+            ParkedState::Retrying => Some(first.entry.due_at_us),
             ParkedState::Waiting => Some(i64::MIN),
         }
     }

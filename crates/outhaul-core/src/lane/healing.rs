@@ -179,6 +179,11 @@ impl Lane {
 
     /// Takes positions out of what is settled: they are sent again.
     fn rewind(&mut self, forgotten: &[Position], now: Now, events: &mut Vec<Event>) {
+        for p in forgotten {
+            if !self.is_settled(*p) {
+                self.healing.forgotten.insert(p.0); // An earlier owner has gone back already.
+            }
+        }
         let again = self.settled_of(forgotten);
         let (Some(first), Some(last)) = (again.first(), again.last()) else { return };
         let count = again.count_within(Run { first, last });
@@ -205,7 +210,7 @@ impl Lane {
         let parked: BTreeSet<Position> =
             if positions.is_empty() { BTreeSet::new() } else { self.blocks.positions().collect() };
         let mut settled = Runs::new();
-        let is_parked = |p: &Position| parked.contains(p) || self.given_up.contains(p.0);
+        let is_parked = |p: &Position| parked.contains(p) || self.given_up.contains(p.0) || self.skipped.contains(p.0);
         for p in positions.iter().filter(|p| self.is_settled(**p) && !is_parked(p)) {
             settled.insert(p.0);
         }
@@ -292,6 +297,11 @@ impl Lane {
             let unsettled = self.ahead.gaps(Run { first: self.cursor.0, last });
             unsettled.into_iter().for_each(|run| self.healing.older.insert_run(run));
         }
+    }
+
+    /// Whether the destination has forgotten it, and it is not settled again.
+    pub(super) fn is_forgotten(&self, position: Position) -> bool {
+        self.healing.forgotten.contains(position.0)
     }
 
     /// Whether something older waits to be sent, again or at last: then what is parked behind it, perhaps of its key, waits

@@ -4,6 +4,7 @@
 //! fails is held in place with its key for a few quick tries, then parked; later ones of its key are parked behind it.
 //! The cursor follows the settled positions without a gap.
 
+mod acts;
 mod block;
 mod breaker;
 mod healing;
@@ -12,9 +13,10 @@ mod proof;
 mod queue;
 mod slot;
 
-use std::collections::{BTreeMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashSet, VecDeque};
 use std::sync::Arc;
 
+pub(crate) use acts::Changed;
 pub(crate) use block::OrderKey;
 use block::{BlockEntry, Blocks};
 pub use breaker::Breaker;
@@ -24,6 +26,7 @@ use proof::LateProof;
 pub use slot::Slotting;
 use slot::{Item, Slot};
 
+use crate::act::ActNumber;
 use crate::config::{DestinationConfig, Jitter, Now};
 use crate::destination::DestinationIndex;
 use crate::faults::{Fault, Faults};
@@ -75,6 +78,18 @@ pub struct Lane {
     reading_parked: BTreeMap<Position, OrderKey>,
     /// Positions that are dead and do not block their key.
     given_up: Runs,
+    /// Parked messages that an act changes with the next checkpoint, and what order is kept by of them until then.
+    held: BTreeMap<Position, OrderKey>,
+    /// Keys of blocks that wait for others of their key: [`block::Block::late`].
+    late: BTreeSet<OrderKey>,
+    /// Positions that were skipped since the lane began, and all that were ever edited.
+    skipped: Runs,
+    edited: Runs,
+    /// The newest act that has edited a message, stored or not yet.
+    newest_edit: BTreeMap<Position, ActNumber>,
+    edits_stored: u64,
+    /// Keys of blocks that an act has set going.
+    redriven: BTreeSet<OrderKey>,
     healing: Healing,
     late_proof: LateProof,
     /// The newest start of the destination.
@@ -175,6 +190,13 @@ impl Lane {
             blocks: Blocks::new(config.slotting),
             reading_parked: BTreeMap::new(),
             given_up: Runs::new(),
+            held: BTreeMap::new(),
+            late: BTreeSet::new(),
+            skipped: Runs::new(),
+            edited: Runs::new(),
+            newest_edit: BTreeMap::new(),
+            edits_stored: 0,
+            redriven: BTreeSet::new(),
             healing: Healing::default(),
             late_proof: LateProof::stored(stored),
             newest_start: 0,
@@ -200,8 +222,7 @@ impl Lane {
             self.count(entry.state, 1);
             if entry.state != ParkedState::Dead || self.config.limits.block_key {
                 let key = OrderKey::new(entry.key.as_deref(), entry.position);
-                let entry = BlockEntry { entry: entry.clone(), message: None, stored: true };
-                self.blocks.insert(key, entry);
+                self.blocks.insert(key, BlockEntry::new(entry.clone(), None));
             } else {
                 self.given_up.insert(entry.position.0);
             }
@@ -228,6 +249,10 @@ impl Lane {
             verified: self.is_verified(Some(self.newest_start)),
             last_error: self.last_error.clone(),
         }
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        &self.config.name
     }
 
     pub(crate) const fn next(&self) -> Position {
@@ -316,14 +341,20 @@ impl Lane {
     pub(crate) fn stored(&mut self, share: &LaneShare) {
         self.stored_cursor = Some(share.state.cursor);
         for write in &share.parked {
-            let ParkedWrite::Insert { entry, .. } = write else { continue };
-            let key = OrderKey::new(entry.key.as_deref(), entry.position);
-            self.blocks.change(&key, |block| {
-                if let Some(e) = block.place_of(entry.position).and_then(|at| block.entries.get_mut(at)) {
-                    e.stored = true;
-                    e.message = None;
+            match write {
+                ParkedWrite::Insert { entry, .. } => {
+                    let key = OrderKey::new(entry.key.as_deref(), entry.position);
+                    self.blocks.change(&key, |block| {
+                        if let Some(e) = block.place_of(entry.position).and_then(|at| block.entries.get_mut(at)) {
+                            (e.stored, e.held) = (true, false);
+                            e.message = None;
+                        }
+                    });
                 }
-            });
+                ParkedWrite::Replace { entry, .. } => self.is_replaced(entry),
+                ParkedWrite::Remove { position, .. } => self.is_removed(*position),
+                ParkedWrite::Update(_) => {}
+            }
         }
     }
 
@@ -452,7 +483,7 @@ impl ParkedWrite {
     /// Position that the write is about.
     pub fn position(&self) -> Position {
         match self {
-            Self::Insert { entry, .. } | Self::Update(entry) => entry.position,
+            Self::Insert { entry, .. } | Self::Update(entry) | Self::Replace { entry, .. } => entry.position,
             Self::Remove { position, .. } => *position,
         }
     }

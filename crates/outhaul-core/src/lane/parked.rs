@@ -49,19 +49,18 @@ impl Lane {
         self.count(state, 1);
         self.settle(message.position, now);
         if state != ParkedState::Dead || self.config.limits.block_key {
-            let entry = BlockEntry { entry: entry.clone(), message: Some(message.clone()), stored: false };
-            self.blocks.insert(OrderKey::of(&message), entry);
+            self.blocks.insert(OrderKey::of(&message), BlockEntry::new(entry.clone(), Some(message.clone())));
         } else {
             self.given_up.insert(message.position.0);
         }
         self.parked.push(ParkedWrite::Insert { entry, message });
     }
 
-    /// The first message of a block has a new state: tell the next checkpoint. It is not under way any more.
-    fn update_first(&mut self, key: &OrderKey, now: Now, change: impl FnOnce(&mut ParkedEntry)) {
+    /// A parked message has a new state: tell the next checkpoint. It is not under way any more.
+    fn update_parked(&mut self, key: &OrderKey, position: Position, now: Now, change: impl FnOnce(&mut ParkedEntry)) {
         let changed = self.blocks.change(key, |block| {
-            block.sending = false;
-            let first = block.entries.front_mut()?;
+            block.sending = None;
+            let first = block.place_of(position).and_then(|at| block.entries.get_mut(at))?;
             let before = first.entry.state;
             change(&mut first.entry);
             first.entry.last_failed_at_us = now.wall_us;
@@ -78,21 +77,28 @@ impl Lane {
         self.changed_at_us.get_or_insert(now.mono_us);
         if entry.state == ParkedState::Dead && !self.config.limits.block_key {
             self.given_up.insert(entry.position.0);
-            self.drop_first(key);
+            self.drop_parked(key, position);
         }
     }
 
-    pub(super) fn drop_first(&mut self, key: &OrderKey) {
+    /// A message of a block is not parked any more.
+    pub(super) fn drop_parked(&mut self, key: &OrderKey, position: Position) {
         self.blocks.change(key, |block| {
-            block.entries.pop_front();
-            block.sending = false;
+            if let Some(at) = block.place_of(position) {
+                block.entries.remove(at);
+            }
+            block.sending = None;
         });
+        if !self.redriven.is_empty() && !self.blocks.contains_key(key) {
+            self.redriven.remove(key);
+        }
     }
 
-    /// The first message of a block was delivered after all.
-    pub(super) fn release_first(&mut self, key: &OrderKey, receipt: Receipt, now: Now) {
-        let Some(first) = self.blocks.get(key).and_then(|b| b.entries.front()) else { return };
-        let (position, state, attempts) = (first.entry.position, first.entry.state, first.entry.attempts);
+    /// A parked message was delivered after all.
+    pub(super) fn release_parked(&mut self, key: &OrderKey, position: Position, receipt: Receipt, now: Now) {
+        let block = self.blocks.get(key);
+        let Some(first) = block.and_then(|b| b.entries.get(b.place_of(position)?)) else { return };
+        let (state, attempts) = (first.entry.state, first.entry.attempts);
         self.count(state, -1);
         let destination = self.config.name.clone();
         self.parked.push(ParkedWrite::Remove { destination, shard: self.shard, position });
@@ -100,19 +106,19 @@ impl Lane {
         self.acknowledged(position, &receipt);
         self.receipts.push(LaneReceipt { position, receipt });
         self.changed_at_us.get_or_insert(now.mono_us);
-        self.drop_first(key);
+        self.drop_parked(key, position);
     }
 
-    /// The first message of a block failed: due again, or dead.
-    pub(super) fn fail_first(
+    /// A parked message failed: due again, or dead.
+    pub(super) fn fail_parked(
         &mut self,
         key: &OrderKey,
-        attempts: u32,
+        (position, attempts): (Position, u32),
         reason: &Reason,
         due_at_us: Option<i64>,
         now: Now,
     ) {
-        self.update_first(key, now, |entry| {
+        self.update_parked(key, position, now, |entry| {
             entry.attempts = attempts;
             entry.state = if due_at_us.is_some() { ParkedState::Retrying } else { ParkedState::Dead };
             entry.due_at_us = due_at_us.unwrap_or(0);
@@ -121,12 +127,12 @@ impl Lane {
         });
     }
 
-    /// The first message of a block was not sent after all, for no fault of its own: later, without counting.
-    pub(super) fn postpone_first(&mut self, key: &OrderKey, now: Now, jitter: &mut Jitter) {
+    /// A parked message was not sent after all, for no fault of its own: later, without counting.
+    pub(super) fn postpone_parked(&mut self, key: &OrderKey, position: Position, now: Now, jitter: &mut Jitter) {
         let wait_ms = jitter.backoff_ms(1, self.config.limits.retry_backoff_ms);
         let before = self.blocks.change(key, |block| {
-            block.sending = false;
-            let first = block.entries.front_mut()?;
+            block.sending = None;
+            let first = block.place_of(position).and_then(|at| block.entries.get_mut(at))?;
             first.entry.due_at_us = now.wall_us.saturating_add_unsigned(wait_ms.saturating_mul(1_000));
             first.forget_content();
             // One that only waited for its turn has a time of its own from here on.
@@ -140,7 +146,7 @@ impl Lane {
 
     /// A parked message is not queued or under way any more, and was not sent.
     pub(super) fn not_sending(&mut self, key: &OrderKey) {
-        self.blocks.change(key, |block| block.sending = false);
+        self.blocks.change(key, |block| block.sending = None);
     }
 
     /// Keys that are blocked from now on: what else the slot has of them is parked behind, in order.
@@ -173,6 +179,7 @@ impl Lane {
         let Some(start) = start.filter(|_| !self.blocks.is_empty() && self.is_verified(start)) else {
             return Vec::new();
         };
+        self.let_late_go();
         // Where the breaker is open, a parked message may be all there is to probe with.
         let mut due: Vec<(Position, OrderKey)> = Vec::new();
         for (slot_id, times) in self.blocks.due() {
@@ -195,9 +202,9 @@ impl Lane {
             if let Some(message) = &first.message {
                 let item = Item::new(message.clone(), true, first.entry.attempts);
                 self.slots.entry(slot).or_default().queue.push_back(item);
-                self.blocks.change(&key, |block| block.sending = true);
+                self.blocks.change(&key, |block| block.sending = Some(position));
             } else if first.stored && missing.len() < PARKED_READ {
-                self.blocks.change(&key, |block| block.reading = true);
+                self.blocks.change(&key, |block| block.reading = Some(position));
                 self.reading_parked.insert(position, key);
                 missing.push(position);
             }
@@ -232,20 +239,25 @@ impl Lane {
             messages.into_iter().flatten().map(|m| (m.position, m)).collect();
         for position in asked {
             let Some(key) = self.reading_parked.remove(position) else { continue };
-            self.blocks.change(&key, |block| block.reading = false);
+            self.blocks.change(&key, |block| block.reading = None);
             // An older one may have been parked before it meanwhile.
             let first = self.blocks.get(&key).and_then(|b| b.entries.front());
             let Some(state) = first.filter(|e| e.entry.position == *position).map(|e| e.entry.state) else { continue };
             match by_position.remove(position) {
+                Some(message) if message.defect.is_some() => {
+                    let what = message.defect.as_ref().map(ToString::to_string).unwrap_or_default();
+                    let reason = Reason::new("OUT-4002", what);
+                    self.fail_parked(&key, (*position, 0), &reason, None, now);
+                }
                 Some(message) => {
                     self.blocks
                         .change(&key, |block| block.entries.front_mut().map(|first| first.message = Some(message)));
                 }
                 None if read => {
                     self.count(state, -1);
-                    self.drop_first(&key);
+                    self.drop_parked(&key, *position);
                 }
-                None => self.postpone_first(&key, now, jitter),
+                None => self.postpone_parked(&key, *position, now, jitter),
             }
         }
     }

@@ -45,7 +45,7 @@ impl Lane {
                 self.next = Position(position.0 + 1);
                 continue;
             }
-            let message = if position < window.base() {
+            let message = if position < window.base() || self.is_edited(position) {
                 while self.fetched.front().is_some_and(|m| m.position < position) {
                     self.fetched.pop_front();
                 }
@@ -105,7 +105,8 @@ impl Lane {
     }
 
     fn admit(&mut self, message: Arc<Message>, now: Now, events: &mut Vec<Event>) {
-        if !message.destinations.contains(self.index) {
+        // One that no route named when it came may have been delivered, and forgotten, all the same.
+        if !message.destinations.contains(self.index) && !self.is_forgotten(message.position) {
             return self.settle(message.position, now);
         }
         let block = self.blocks.get(&OrderKey::of(&message));
@@ -208,7 +209,7 @@ impl Lane {
                 Outcome::Delivered(receipt) => {
                     self.release_room(slot_id, &item);
                     if item.parked {
-                        self.release_first(&key, receipt, now);
+                        self.release_parked(&key, item.message.position, receipt, now);
                     } else {
                         let attempts = item.attempts.saturating_add(1);
                         self.deliver(item.message.position, receipt, attempts, now);
@@ -216,7 +217,7 @@ impl Lane {
                 }
                 Outcome::DestinationDown(_) => {
                     if item.parked {
-                        self.postpone_first(&key, now, jitter);
+                        self.postpone_parked(&key, item.message.position, now, jitter);
                     } else {
                         stopped.insert(key, Place::Front);
                         front.push(item);
@@ -224,7 +225,7 @@ impl Lane {
                 }
                 Outcome::Held { after_ms, .. } => {
                     if item.parked {
-                        self.postpone_first(&key, now, jitter);
+                        self.postpone_parked(&key, item.message.position, now, jitter);
                         continue;
                     }
                     // A start brings it back before that.
@@ -242,7 +243,7 @@ impl Lane {
                     let (shard, destination, position) = (self.shard, self.index, item.message.position);
                     events.push(Event::Dead { shard, destination, position, reason: reason.clone() });
                     if item.parked {
-                        self.fail_first(&key, item.attempts, &reason, None, now);
+                        self.fail_parked(&key, (position, item.attempts), &reason, None, now);
                     } else {
                         self.park(item.message, ParkedState::Dead, item.attempts, &reason, 0, now);
                         if self.blocks.contains_key(&key) {
@@ -314,7 +315,8 @@ impl Lane {
         let wait_ms = jitter.backoff_ms(item.attempts.max(1), limits.retry_backoff_ms).max(after_ms.unwrap_or(0));
         let due_at_us = now.wall_us.saturating_add_unsigned(wait_ms.saturating_mul(1_000));
         if item.parked {
-            self.fail_first(&key, item.attempts, reason, (!dead).then_some(due_at_us), now);
+            let due_at_us = (!dead).then_some(due_at_us);
+            self.fail_parked(&key, (item.message.position, item.attempts), reason, due_at_us, now);
             return;
         }
         let quick_ms = jitter.backoff_ms(item.tries.max(1), limits.quick_backoff_ms).max(after_ms.unwrap_or(0));

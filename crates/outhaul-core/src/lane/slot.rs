@@ -180,6 +180,19 @@ impl Slot {
         items.filter(|i| !i.parked).map(|i| i.message.position)
     }
 
+    /// What order is kept by of all messages here, those under way included, parked ones left out.
+    pub(super) fn keys(&self) -> impl Iterator<Item = OrderKey> + '_ {
+        let items = self.queue.iter().chain(self.under_way.iter().flat_map(|u| &u.items));
+        let held = self.held.values().flat_map(|h| &h.items);
+        items.chain(held).filter(|i| !i.parked).map(|i| OrderKey::of(&i.message))
+    }
+
+    /// Takes a parked message out of the queue. False: it is not there, perhaps under way.
+    pub(super) fn take_back_parked(&mut self, position: Position) -> bool {
+        let at = self.queue.iter().position(|i| i.parked && i.message.position == position);
+        at.and_then(|at| self.queue.remove(at)).is_some()
+    }
+
     /// Counts anew what waits for a part that is down.
     pub(super) fn count_aside(&mut self) {
         let items = self.held.values().filter(|h| h.aside).flat_map(|h| &h.items).filter(|i| !i.parked);

@@ -1,9 +1,10 @@
 //! One instance with one shard and one destination, answered by hand.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use bytes::Bytes;
+use outhaul_core::act::{Act, ActNumber, ActState, ActWrite, Edit, FoundParked, Selector, Verb};
 use outhaul_core::checkpoint::{Checkpoint, ShardOutcome};
 use outhaul_core::config::{Config, DestinationConfig, LaneLimits, Now, Settings};
 use outhaul_core::destination::DestinationIndex;
@@ -11,7 +12,7 @@ use outhaul_core::instance::{CheckpointAnswer, Command, Event, Input, Instance, 
 use outhaul_core::lane::{SendBatch, Slotting, Verification};
 use outhaul_core::lease::{InstanceRow, LeaseReport, LeaseRow};
 use outhaul_core::message::{Epoch, Message, Position, Row, Seq, ShardId};
-use outhaul_core::parked::ParkedWrite;
+use outhaul_core::parked::{ParkedEntry, ParkedWrite};
 use outhaul_core::receipt::{AckLevel, LaneReceipt, Outcome, Reason, Receipt};
 use outhaul_core::route::{Route, Routes};
 
@@ -93,6 +94,12 @@ pub struct Bench {
     pub checkpoints_fail: bool,
     /// The most parked messages whose content was asked for at one time.
     pub parked_reads: usize,
+    /// Parked rows, by destination and position.
+    pub parked: BTreeMap<(String, Position), (ParkedEntry, Arc<Message>)>,
+    /// Acts that are open, what checkpoints have written of them, and what recovery finds paused.
+    pub acts: Vec<Act>,
+    pub written: Vec<ActWrite>,
+    pub paused: Vec<Option<String>>,
     pub log_end: u64,
     pub number: u64,
     pub ticks: u32,
@@ -131,6 +138,10 @@ impl Bench {
             outcome: ShardOutcome::Written,
             checkpoints_fail: false,
             parked_reads: 0,
+            parked: BTreeMap::new(),
+            acts: Vec::new(),
+            written: Vec::new(),
+            paused: Vec::new(),
             log_end: 0,
             number: 0,
             ticks: 0,
@@ -154,6 +165,14 @@ impl Bench {
                 self.instance.handle(self.now, answer);
             }
         }
+    }
+
+    /// An operator orders something for the destination.
+    pub fn order(&mut self, verb: Verb, selector: Selector, edit: Option<Edit>) {
+        let number = ActNumber(self.acts.len() as u64 + self.written.len() as u64 + 1);
+        let (destination, selector, edit) = (Some("d".to_owned()), Some(selector), edit.map(Arc::new));
+        let (next, done, left) = (Position(0), 0, 0);
+        self.acts.push(Act { number, shard: SHARD, verb, destination, selector, edit, next, done, left });
     }
 
     /// Lets time pass, with a tick whenever one is due.
@@ -262,7 +281,8 @@ impl Bench {
             Command::Recover { shard, epoch } => {
                 let (log_end, next_number) = (Position(self.log_end), self.number);
                 let lanes = self.checkpoints.last().map(|c| c.shards[0].receipts.clone()).unwrap_or_default();
-                let found = Recovered { log_end, next_number, lanes, parked: Vec::new() };
+                let found =
+                    Recovered { log_end, next_number, lanes, paused: self.paused.clone(), ..Recovered::default() };
                 Input::Recovered { shard, epoch, found: Some(Box::new(found)) }
             }
             Command::Read { token, kind, ranges, .. } => {
@@ -305,7 +325,7 @@ impl Bench {
                 };
                 Input::Proven { destination, start, proven }
             }
-            Command::ReadLog { shard, epoch, destination, from } => {
+            Command::ReadLog { shard, epoch, destination, from, .. } => {
                 let moved = self.checkpoints.iter().flat_map(|c| &c.shards[0].moved);
                 let messages = moved.filter(|m| m.position >= from).take(self.log_read).cloned().collect();
                 Input::Log { shard, epoch, destination, messages: Some(messages) }
@@ -318,6 +338,11 @@ impl Bench {
                     self.table.retain(|r| moved.iter().all(|m| m.seq != r.seq));
                     self.log_end += moved.len() as u64;
                     self.number += 1;
+                    for write in &checkpoint.shards[0].acts {
+                        self.acts.retain(|a| a.number != write.number || write.state == ActState::Open);
+                        self.written.push(write.clone());
+                    }
+                    checkpoint.shards[0].parked.iter().for_each(|write| park(&mut self.parked, write));
                 }
                 self.checkpoints.push(checkpoint);
                 let outcome = std::mem::replace(&mut self.outcome, ShardOutcome::Written);
@@ -337,17 +362,40 @@ impl Bench {
             }
             Command::ReadParked { shard, epoch, destination, positions } => {
                 self.parked_reads = self.parked_reads.max(positions.len());
-                let parked = self.checkpoints.iter().flat_map(|c| &c.shards[0].parked);
-                let messages = parked.filter_map(|write| match write {
-                    ParkedWrite::Insert { message, .. } if positions.contains(&message.position) => {
-                        Some(message.clone())
-                    }
-                    _ => None,
-                });
-                Input::Parked { shard, epoch, destination, messages: Some(messages.collect()), positions }
+                let of = |p: &Position| self.parked.get(&("d".to_owned(), *p)).map(|(_, message)| message.clone());
+                let messages = Some(positions.iter().filter_map(of).collect());
+                Input::Parked { shard, epoch, destination, messages, positions }
+            }
+            Command::ReadActs { shards } => Input::Acts { shards, acts: Some(self.acts.clone()) },
+            Command::FindParked { shard, epoch, act, destination, selector, from, limit, .. } => {
+                let fits = |e: &ParkedEntry| {
+                    e.destination == destination
+                        && e.position >= from
+                        && selector.position.is_none_or(|p| p == e.position)
+                        && selector.key.as_ref().is_none_or(|key| e.key.as_ref() == Some(key))
+                        && selector.code.as_ref().is_none_or(|code| e.error_code == *code)
+                };
+                let found = self.parked.values().filter(|(e, _)| fits(e)).take(limit);
+                let found = found.map(|(e, m)| FoundParked { entry: e.clone(), message: Some(m.clone()) }).collect();
+                Input::FoundParked { shard, epoch, act, found: Some(found) }
             }
             // A test that gets here wants more of a database than this is.
             other => panic!("not answered: {other:?}"),
         })
+    }
+}
+
+fn park(parked: &mut BTreeMap<(String, Position), (ParkedEntry, Arc<Message>)>, write: &ParkedWrite) {
+    match write {
+        ParkedWrite::Insert { entry, message } | ParkedWrite::Replace { entry, message } => {
+            parked.insert((entry.destination.clone(), entry.position), (entry.clone(), message.clone()));
+        }
+        ParkedWrite::Update(entry) => {
+            let row = parked.get_mut(&(entry.destination.clone(), entry.position)).expect("a row to update");
+            row.0 = entry.clone();
+        }
+        ParkedWrite::Remove { destination, position, .. } => {
+            parked.remove(&(destination.clone(), *position)).expect("a row to remove");
+        }
     }
 }

@@ -3,6 +3,7 @@
 // Clippy knows tests by their attribute; here everything is one.
 #![allow(clippy::expect_used, clippy::unwrap_used)]
 
+mod acts;
 mod bad_input;
 mod barrier;
 mod child;

@@ -5,6 +5,8 @@ use outhaul_core::destination::{DestinationIndex, DestinationSet};
 use outhaul_core::message::Seq;
 use outhaul_core::receipt::{AckLevel, LaneReceipt, LaneState, Receipt};
 
+use outhaul_core::act::{ActNumber, Touched, Verb};
+
 use super::*;
 
 const NOW_US: i64 = 1_000 * HOUR_US;
@@ -54,7 +56,10 @@ fn names_of(chunk: &EncodedChunk, message: usize) -> Vec<String> {
 fn nothing_is_settled_without_a_lane() {
     assert_eq!(settled_below(&ReceiptRow::default()), None);
     let lane = |proven| (LaneState { cursor: Position(9), proven: Position(proven), ..LaneState::default() }, vec![]);
-    assert_eq!(settled_below(&ReceiptRow { lanes: vec![lane(7), lane(3), lane(9)] }), Some(Position(3)));
+    assert_eq!(
+        settled_below(&ReceiptRow { lanes: vec![lane(7), lane(3), lane(9)], ..ReceiptRow::default() }),
+        Some(Position(3))
+    );
 }
 
 #[test]
@@ -142,7 +147,7 @@ fn receipts(number: u64, lanes: &[(&str, u64, &[u64])]) -> StoredReceipts {
         epoch: Epoch(number),
         log_end: Position(number * 10),
         created_at_us: NOW_US + number as i64,
-        lanes: ReceiptRow { lanes: lanes.iter().map(lane).collect() }.encode(),
+        lanes: ReceiptRow { lanes: lanes.iter().map(lane).collect(), ..ReceiptRow::default() }.encode(),
     }
 }
 
@@ -165,6 +170,26 @@ fn joined_receipts_keep_every_receipt_and_the_last_state() {
     let receipt = |r: &LaneReceipt| (r.position.0, r.receipt.sent_at_us);
     let receipts: Vec<Vec<(u64, i64)>> = lanes.iter().map(|(_, r)| r.iter().map(receipt).collect()).collect();
     assert_eq!(receipts, [vec![(0, 4), (2, 4), (3, 5), (4, 5), (9, 4)], vec![(0, 4)], vec![(1, 6)]]);
+}
+
+#[test]
+fn joined_receipts_keep_what_acts_have_changed() {
+    let touched = |number: u64, destination: &str, positions: &[u64]| {
+        let mut runs = outhaul_core::runs::Runs::new();
+        positions.iter().for_each(|p| _ = runs.insert(*p));
+        let (number, destination) = (ActNumber(number), destination.to_owned());
+        Touched { number, verb: Verb::Skip, destination, positions: runs }
+    };
+    let with = |number: u64, acts: Vec<Touched>| {
+        let stored = receipts(number, &[("a", 3, &[2])]);
+        let row = ReceiptRow { acts, ..ReceiptRow::decode(&stored.lanes).unwrap() };
+        StoredReceipts { lanes: row.encode(), ..stored }
+    };
+    let group = [with(1, vec![touched(7, "a", &[0, 1])]), with(2, vec![touched(7, "a", &[40]), touched(7, "b", &[5])])];
+    let (joined, _) = join_receipts(&group);
+    assert_eq!(joined[0].span, Some((Position(0), Position(40))));
+    let acts = ReceiptRow::decode(&joined[0].row.lanes).unwrap().acts;
+    assert_eq!(acts, [touched(7, "a", &[0, 1, 40]), touched(7, "b", &[5])]);
 }
 
 #[test]

@@ -17,6 +17,7 @@ use outhaul_core::receipt::ReceiptRow;
 use tokio::task::JoinHandle;
 
 use super::MySqlStore;
+use super::acts;
 use super::catalogue::Layout;
 use super::link::{Answer, Link};
 use super::parked;
@@ -110,8 +111,10 @@ impl MySqlStore {
             Statement::new(lock(&self.options, &shards)),
             Statement::new(heads(&self.options, &shards)),
         ];
-        let before_removal = statements.len() + parked.len();
+        let checkpoints: Vec<&ShardCheckpoint> = parts.iter().map(|(_, s, _)| *s).collect();
+        statements.extend(acts::statements(&self.options, &checkpoints, names));
         statements.extend(parked);
+        let before_removal = statements.len();
         statements.extend(removal.statements);
 
         let packing = pack(&parts, checkpoint, chunk_bytes(packet));
@@ -291,6 +294,7 @@ fn pack(
         runs: Vec::new(),
         receipts: ReceiptRow::default(),
         parked: Vec::new(),
+        acts: Vec::new(),
         ..*s
     };
     let shards: Vec<ShardCheckpoint> =

@@ -73,6 +73,7 @@ impl MySqlStore {
             recovery.lanes = receipts(&bytes(&mut row, 2)?, shard, newest)?;
         }
         recovery.parked = self.parked_of_lanes(shard).await?;
+        self.recover_acts(shard, &mut recovery).await?;
         Ok(recovery)
     }
 
@@ -191,7 +192,7 @@ impl MySqlStore {
     }
 
     /// Rows that are still in the outbox table. It has no index on the id, but few rows.
-    async fn find_hot(&self, id: &str) -> StoreResult<Vec<Found>> {
+    pub(super) async fn find_hot(&self, id: &str) -> StoreResult<Vec<Found>> {
         let layout = self.layout(&self.other).await?;
         let sql = format!(
             "SELECT {shard}, {seq} FROM {table} WHERE {bytes} = {id} ORDER BY {seq} LIMIT {HOT_MAX}",
@@ -211,7 +212,7 @@ impl MySqlStore {
                 limit: 1,
                 max_bytes: usize::MAX,
             };
-            let rows = self.read_on(&self.other, &request).await?.rows;
+            let rows = self.read_on(&self.other, &request, true).await?.rows;
             found.extend(rows.into_iter().map(|row| Found::Hot(Box::new(row))));
         }
         Ok(found)

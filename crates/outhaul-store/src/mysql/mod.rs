@@ -5,6 +5,7 @@
 //! session is READ COMMITTED, in UTC, with limits of its own, whatever the server's defaults are; reads are autocommit
 //! statements, and nothing of a call is left in the session behind it. See `link`.
 
+mod acts;
 mod catalogue;
 mod checkpoint;
 mod enqueue;
@@ -28,6 +29,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
+use outhaul_core::act::{Act, ActNumber, Edit};
 use outhaul_core::checkpoint::{Checkpoint, ShardOutcome};
 use outhaul_core::lease::LeaseReport;
 use outhaul_core::message::{Position, Seq, ShardId};
@@ -38,6 +40,9 @@ use self::catalogue::Layout;
 pub use self::inbox::MySqlInbox;
 use self::link::{Dialer, Slot};
 use self::resolved::Marks;
+use crate::acts::{
+    ActRecord, ActsWanted, CancelRequest, ListedParked, NewAct, ParkedCount, ParkedQuery, PauseStatus, edits_of,
+};
 use crate::error::StoreError;
 use crate::options::{DatabaseKind, InitPlan, StoreOptions};
 use crate::store::{
@@ -195,6 +200,39 @@ impl Store for MySqlStore {
 
     async fn prune(&self, request: &PruneRequest) -> StoreResult<Pruned> {
         self.maintain(request).await.map_err(|e| e.while_doing("pruning"))
+    }
+
+    async fn order(&self, act: &NewAct) -> StoreResult<ActNumber> {
+        self.order_act(act).await.map_err(|e| e.while_doing("ordering an act"))
+    }
+
+    async fn open_acts(&self, shards: &[ShardId]) -> StoreResult<Vec<Act>> {
+        self.look_for_acts(shards).await.map_err(|e| e.while_doing("looking for acts"))
+    }
+
+    async fn acts(&self, wanted: &ActsWanted) -> StoreResult<Vec<ActRecord>> {
+        self.act_records(wanted).await.map_err(|e| e.while_doing("reading acts"))
+    }
+
+    async fn pauses(&self) -> StoreResult<Vec<PauseStatus>> {
+        self.pause_statuses().await.map_err(|e| e.while_doing("reading what is paused"))
+    }
+
+    async fn edits(&self, shard: ShardId, destination: &str) -> StoreResult<Vec<(Position, Arc<Edit>)>> {
+        let result = self.edit_records(shard, Some(destination)).await;
+        result.map(edits_of).map_err(|e| e.while_doing("reading edits"))
+    }
+
+    async fn list_parked(&self, query: &ParkedQuery, limit: u32) -> StoreResult<Vec<ListedParked>> {
+        self.parked_list(query, limit).await.map_err(|e| e.while_doing("listing parked rows"))
+    }
+
+    async fn count_parked(&self, query: &ParkedQuery) -> StoreResult<Vec<ParkedCount>> {
+        self.parked_counts(query).await.map_err(|e| e.while_doing("counting parked rows"))
+    }
+
+    async fn cancel(&self, request: &CancelRequest) -> StoreResult<Vec<ActNumber>> {
+        self.checked(self.cancel_rows(request).await).map_err(|e| e.while_doing("cancelling a message"))
     }
 
     async fn close(&self) {

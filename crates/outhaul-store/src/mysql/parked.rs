@@ -33,6 +33,7 @@ const POSITIONS_MAX: usize = 1_000;
 struct Change<'a> {
     remove: bool,
     insert: Option<&'a Message>,
+    replace: Option<&'a Message>,
     entry: Option<&'a ParkedEntry>,
 }
 
@@ -55,6 +56,10 @@ pub(super) fn statements<'a>(
             ParkedWrite::Update(entry) => {
                 changes.entry((&entry.destination, entry.shard, entry.position)).or_default().entry = Some(entry);
             }
+            ParkedWrite::Replace { entry, message } => {
+                let change = changes.entry((&entry.destination, entry.shard, entry.position)).or_default();
+                (change.replace, change.entry) = (Some(message.as_ref()), Some(entry));
+            }
             ParkedWrite::Remove { destination, shard, position } => {
                 changes.insert((destination, *shard, *position), Change { remove: true, ..Change::default() });
             }
@@ -75,7 +80,10 @@ pub(super) fn statements<'a>(
                 row.append(values(entry, message, destinations)).push(", NULL)");
                 inserted.push(row);
             }
-            (None, Some(entry)) => updated.push(update(&table, entry)),
+            (None, Some(entry)) => {
+                updated.push(update(&table, entry));
+                updated.extend(change.replace.map(|message| replace(&table, entry, message, destinations)));
+            }
             _ => {}
         }
     }
@@ -144,6 +152,16 @@ fn update(table: &str, e: &ParkedEntry) -> Statement {
         ", first_failed_at = {}, last_failed_at = {} WHERE destination = ",
         e.first_failed_at_us, e.last_failed_at_us
     ));
+    s.push_bytes(e.destination.as_bytes()).push(&format!(" AND shard = {} AND `position` = {}", e.shard, e.position));
+    s
+}
+
+/// Key and content of a row that is updated.
+fn replace(table: &str, e: &ParkedEntry, message: &Message, destinations: &[String]) -> Statement {
+    let packed = chunk::encode(std::iter::once(message), destinations);
+    let mut s = Statement::new(format!("UPDATE {table} SET msg_key = "));
+    s.push_bytes_opt(e.key.as_deref().map(str::as_bytes)).push(&format!(", codec = {}, message = ", packed.codec));
+    s.push_bytes(packed.bytes).push(", oversize_payload = NULL WHERE destination = ");
     s.push_bytes(e.destination.as_bytes()).push(&format!(" AND shard = {} AND `position` = {}", e.shard, e.position));
     s
 }

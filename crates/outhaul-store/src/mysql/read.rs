@@ -138,7 +138,7 @@ impl Layout {
 impl MySqlStore {
     pub(super) async fn read_rows(&self, request: &ReadRequest) -> StoreResult<ReadRows> {
         if request.purpose == ReadPurpose::Rescan {
-            return self.read_on(&self.rescan, request).await;
+            return self.read_on(&self.rescan, request, false).await;
         }
         if let [range] = request.ranges.as_slice()
             && self.idle.load(Ordering::Relaxed)
@@ -146,7 +146,7 @@ impl MySqlStore {
         {
             return Ok(ReadRows::default());
         }
-        let answer = self.read_on(&self.poll, request).await;
+        let answer = self.read_on(&self.poll, request, false).await;
         let is_empty = answer.as_ref().is_ok_and(|a| a.rows.is_empty() && !a.cut);
         self.idle.store(is_empty, Ordering::Relaxed);
         answer
@@ -161,17 +161,24 @@ impl MySqlStore {
         Ok(!held.give_back(answer)?.is_empty())
     }
 
-    pub(super) async fn read_on(&self, slot: &Slot, request: &ReadRequest) -> StoreResult<ReadRows> {
+    /// `all`: rows that are not due too.
+    pub(super) async fn read_on(&self, slot: &Slot, request: &ReadRequest, all: bool) -> StoreResult<ReadRows> {
         let layout = self.layout(slot).await?;
         if request.shards.is_empty() || (layout.shard.is_none() && !request.shards.contains(&ShardId(0))) {
             return Ok(ReadRows::default());
         }
         let mut held = slot.take(&self.dialer).await?;
-        let result = self.answer(&mut held.link, &layout, request).await;
+        let result = self.answer(&mut held.link, &layout, request, all).await;
         held.give_back(result)
     }
 
-    async fn answer(&self, link: &mut Link, layout: &Layout, request: &ReadRequest) -> Result<ReadRows, Failure> {
+    async fn answer(
+        &self,
+        link: &mut Link,
+        layout: &Layout,
+        request: &ReadRequest,
+        all: bool,
+    ) -> Result<ReadRows, Failure> {
         let limit = u64::from(request.limit.max(1));
         let packet = link.server.packet_bytes as u64;
         // A row has to fit into one packet, and so has the chunk that holds it.
@@ -185,14 +192,14 @@ impl MySqlStore {
         let asked = asked(&request.ranges);
         let rows_max = limit.saturating_add(asked.extra);
         let mut found = page(link, layout.page(&asked, &request.shards, sizes, false, rows_max), sizes).await?;
-        if found.len() as u64 >= rows_max && found.iter().any(|f| f.later) {
+        if !all && found.len() as u64 >= rows_max && found.iter().any(|f| f.later) {
             // Rows of the future would take the place of others.
             found = page(link, layout.page(&asked, &request.shards, sizes, true, rows_max), sizes).await?;
         }
         let mut cut = found.len() as u64 >= rows_max;
         let mut budget = ByteBudget::new(request.max_bytes);
         let mut rows = Vec::with_capacity(found.len().min(limit as usize));
-        for f in found.into_iter().filter(|f| !f.later && wanted(&request.ranges, f.raw.seq)) {
+        for f in found.into_iter().filter(|f| (all || !f.later) && wanted(&request.ranges, f.raw.seq)) {
             let fetched = row_limits.fetched(f.raw.payload_bytes, f.raw.headers_bytes);
             if rows.len() as u64 >= limit || !budget.takes(fetched) {
                 cut = true;

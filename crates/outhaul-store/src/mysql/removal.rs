@@ -273,6 +273,7 @@ mod tests {
             runs: runs.iter().map(|(first, last)| Run { first: *first, last: *last }).collect(),
             receipts: ReceiptRow::default(),
             parked: vec![],
+            acts: vec![],
         }
     }
 

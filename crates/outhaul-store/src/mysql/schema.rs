@@ -141,7 +141,46 @@ pub(super) fn relay_tables(options: &StoreOptions) -> Vec<Table> {
                 ("message", "LONGBLOB NOT NULL"),
                 ("oversize_payload", "LONGBLOB NULL"),
             ],
-            "PRIMARY KEY (destination, shard, `position`),\n  KEY by_position (shard, `position`)",
+            "PRIMARY KEY (destination, shard, `position`),\n  KEY by_position (shard, `position`),\n  \
+             KEY by_key (msg_key(64)),\n  KEY by_reason (destination, shard, error_code, `position`, state)",
+        ),
+        table(
+            "outbox_act",
+            "what operators ordered: who, when, why, and how far it has got",
+            &[
+                ("act_number", "BIGINT UNSIGNED NOT NULL"),
+                ("shard", "SMALLINT UNSIGNED NOT NULL"),
+                ("created_at", "BIGINT NOT NULL"),
+                ("actor", "VARCHAR(255) NOT NULL"),
+                ("why", "VARCHAR(1000) NOT NULL"),
+                ("verb", "VARCHAR(16) NOT NULL"),
+                ("destination", "VARBINARY(255) NULL"),
+                ("message_id", "BLOB NULL"),
+                ("selector", "TEXT NOT NULL"),
+                ("content", "LONGBLOB NULL"),
+                ("state", "VARCHAR(16) NOT NULL"),
+                ("next_position", "BIGINT UNSIGNED NOT NULL DEFAULT 0"),
+                ("messages_changed", "BIGINT UNSIGNED NOT NULL DEFAULT 0"),
+                ("messages_left", "BIGINT UNSIGNED NOT NULL DEFAULT 0"),
+                ("note", "VARCHAR(1000) NOT NULL DEFAULT ''"),
+                ("finished_at", "BIGINT NULL"),
+                ("original", "LONGBLOB NULL"),
+                ("original_payload", "LONGBLOB NULL"),
+            ],
+            "PRIMARY KEY (act_number, shard),\n  KEY by_state (state, shard, verb)",
+        ),
+        table(
+            "outbox_pause",
+            "what is paused; an empty destination is all of the shard",
+            &[
+                ("shard", "SMALLINT UNSIGNED NOT NULL"),
+                ("destination", "VARBINARY(255) NOT NULL"),
+                ("act_number", "BIGINT UNSIGNED NOT NULL"),
+                ("since", "BIGINT NOT NULL"),
+                ("actor", "VARCHAR(255) NOT NULL"),
+                ("why", "VARCHAR(1000) NOT NULL"),
+            ],
+            "PRIMARY KEY (shard, destination)",
         ),
         table(
             "outbox_lease",
@@ -226,6 +265,8 @@ fn grants(options: &StoreOptions) -> String {
 --   GRANT SELECT, INSERT, UPDATE, DELETE ON {instance} TO relay;
 --   GRANT SELECT, UPDATE ON {lease} TO relay;
 --   GRANT SELECT, INSERT, UPDATE ON {meta} TO relay;
+--   GRANT SELECT, INSERT, UPDATE ON {act} TO relay;
+--   GRANT SELECT, INSERT, DELETE ON {pause} TO relay;
 -- (INSERT on {outbox} is for `outhaul enqueue` alone.)
 ",
         log = t("outbox_log"),
@@ -234,6 +275,8 @@ fn grants(options: &StoreOptions) -> String {
         instance = t("outbox_instance"),
         lease = t("outbox_lease"),
         meta = t("outbox_meta"),
+        act = t("outbox_act"),
+        pause = t("outbox_pause"),
     )
 }
 
@@ -263,6 +306,10 @@ pub(super) fn probes(options: &StoreOptions, layout: &Layout) -> Vec<String> {
         update("outbox_lease", "epoch"),
         insert("outbox_meta"),
         update("outbox_meta", "value"),
+        insert("outbox_act"),
+        update("outbox_act", "state"),
+        insert("outbox_pause"),
+        delete("outbox_pause"),
     ]
 }
 

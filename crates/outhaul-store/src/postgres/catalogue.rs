@@ -280,7 +280,10 @@ impl PostgresStore {
             tables.extend(["SELECT", "INSERT", "UPDATE", "DELETE"].map(|right| (t(name), right)));
         }
         tables.extend(["SELECT", "UPDATE"].map(|right| (t("outbox_lease"), right)));
-        tables.extend(["SELECT", "INSERT", "UPDATE"].map(|right| (t("outbox_meta"), right)));
+        for name in ["outbox_meta", "outbox_act"] {
+            tables.extend(["SELECT", "INSERT", "UPDATE"].map(|right| (t(name), right)));
+        }
+        tables.extend(["SELECT", "INSERT", "DELETE"].map(|right| (t("outbox_pause"), right)));
         let (names, rights): (Vec<String>, Vec<&str>) = tables.into_iter().unzip();
         let sql = "SELECT n, r FROM unnest($1::text[], $2::text[]) WITH ORDINALITY t(n, r, place) \
                    WHERE NOT has_table_privilege(to_regclass(n), r) ORDER BY place LIMIT 1";

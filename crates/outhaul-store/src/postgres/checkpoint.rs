@@ -35,6 +35,7 @@ use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
 use super::PostgresStore;
+use super::acts::ActsBatch;
 use super::catalogue::Layout;
 use super::link::{GUARD, Held, Statement, get};
 use super::parked::ParkedBatch;
@@ -234,6 +235,7 @@ impl PostgresStore {
         let deletion = Deletion::of(&shards, layout.shard.is_none());
         let parked = ParkedBatch::of(shards.iter().map(|(s, _)| *s), &checkpoint.destinations);
         let parked_sql = self.parked_sql(layout);
+        let acts = ActsBatch::of(shards.iter().map(|(s, _)| *s), &checkpoint.destinations);
         let single = deletion.firsts.len() == 1;
         let (by_ranges, by_name) = (layout.delete_ranges(single), layout.delete_named());
 
@@ -241,6 +243,7 @@ impl PostgresStore {
             Statement::new(&self.checkpoint_sql.lock).with(&numbers, Type::INT2_ARRAY),
             Statement::new(&self.checkpoint_sql.heads).with(&numbers, Type::INT2_ARRAY),
         ];
+        acts.statements(&self.acts_sql, &mut statements);
         parked.statements(&parked_sql, &mut statements);
         let deletes_from = statements.len();
         match (deletion.firsts.as_slice(), deletion.lasts.as_slice()) {
@@ -361,6 +364,7 @@ fn pack(shards: &[(&ShardCheckpoint, Way)], destinations: &Arc<[String]>) -> Joi
             runs: Vec::new(),
             receipts: ReceiptRow::default(),
             parked: Vec::new(),
+            acts: Vec::new(),
             ..**s
         })
         .collect();

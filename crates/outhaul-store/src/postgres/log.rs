@@ -65,6 +65,7 @@ impl PostgresStore {
             recovery.lanes = receipts(get(row, 2)?, shard, number)?;
         }
         recovery.parked = self.parked_of_lanes(shard).await?;
+        self.recover_acts(shard, &mut recovery).await?;
         Ok(recovery)
     }
 
@@ -169,7 +170,7 @@ impl PostgresStore {
     }
 
     /// Rows that are still in the outbox table. It has no index on the id, but few rows.
-    async fn find_hot(&self, id: &str) -> StoreResult<Vec<Found>> {
+    pub(super) async fn find_hot(&self, id: &str) -> StoreResult<Vec<Found>> {
         let layout = self.layout(&self.other).await?;
         let shard = layout.shard.as_ref().map_or("0::smallint".to_owned(), |s| format!("{s}::smallint"));
         let sql = format!(

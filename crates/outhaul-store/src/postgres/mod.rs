@@ -4,6 +4,7 @@
 //! Every statement travels in a transaction of its own making that states isolation level, time zone and limits with
 //! `SET LOCAL`, so that a transaction pooler may stand in between and the server's defaults do not matter. See `link`.
 
+mod acts;
 mod catalogue;
 mod checkpoint;
 mod enqueue;
@@ -24,18 +25,23 @@ mod values;
 use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
+use outhaul_core::act::{Act, ActNumber, Edit};
 use outhaul_core::checkpoint::{Checkpoint, ShardOutcome};
 use outhaul_core::lease::LeaseReport;
 use outhaul_core::message::{Position, Seq, ShardId};
 use outhaul_core::parked::ParkedEntry;
 use outhaul_core::receipt::ReceiptRow;
 
+use self::acts::ActsSql;
 use self::catalogue::Layout;
 use self::checkpoint::CheckpointSql;
 pub use self::inbox::PostgresInbox;
 use self::link::{Dialer, Slot};
 use self::read::Stretch;
 use self::resolved::Marks;
+use crate::acts::{
+    ActRecord, ActsWanted, CancelRequest, ListedParked, NewAct, ParkedCount, ParkedQuery, PauseStatus, edits_of,
+};
 use crate::error::StoreError;
 use crate::options::{DatabaseKind, InitPlan, StoreOptions};
 use crate::store::{
@@ -55,6 +61,7 @@ pub struct PostgresStore {
     other: Slot,
     layout: Mutex<Option<Arc<Layout>>>,
     checkpoint_sql: CheckpointSql,
+    acts_sql: ActsSql,
     poll_stretch: Stretch,
     rescan_stretch: Stretch,
     marks: Mutex<Marks>,
@@ -70,6 +77,7 @@ impl PostgresStore {
         let dialer = Dialer::new(&options)?;
         let store = Self {
             checkpoint_sql: CheckpointSql::new(&options),
+            acts_sql: ActsSql::new(&options),
             options,
             dialer,
             poll: Slot::new(),
@@ -195,6 +203,39 @@ impl Store for PostgresStore {
 
     async fn prune(&self, request: &PruneRequest) -> StoreResult<Pruned> {
         self.maintain(request).await.map_err(|e| e.while_doing("pruning"))
+    }
+
+    async fn order(&self, act: &NewAct) -> StoreResult<ActNumber> {
+        self.order_act(act).await.map_err(|e| e.while_doing("ordering an act"))
+    }
+
+    async fn open_acts(&self, shards: &[ShardId]) -> StoreResult<Vec<Act>> {
+        self.look_for_acts(shards).await.map_err(|e| e.while_doing("looking for acts"))
+    }
+
+    async fn acts(&self, wanted: &ActsWanted) -> StoreResult<Vec<ActRecord>> {
+        self.act_records(wanted).await.map_err(|e| e.while_doing("reading acts"))
+    }
+
+    async fn pauses(&self) -> StoreResult<Vec<PauseStatus>> {
+        self.pause_statuses().await.map_err(|e| e.while_doing("reading what is paused"))
+    }
+
+    async fn edits(&self, shard: ShardId, destination: &str) -> StoreResult<Vec<(Position, Arc<Edit>)>> {
+        let result = self.edit_records(shard, Some(destination)).await;
+        result.map(edits_of).map_err(|e| e.while_doing("reading edits"))
+    }
+
+    async fn list_parked(&self, query: &ParkedQuery, limit: u32) -> StoreResult<Vec<ListedParked>> {
+        self.parked_list(query, limit).await.map_err(|e| e.while_doing("listing parked rows"))
+    }
+
+    async fn count_parked(&self, query: &ParkedQuery) -> StoreResult<Vec<ParkedCount>> {
+        self.parked_counts(query).await.map_err(|e| e.while_doing("counting parked rows"))
+    }
+
+    async fn cancel(&self, request: &CancelRequest) -> StoreResult<Vec<ActNumber>> {
+        self.checked(self.cancel_rows(request).await).map_err(|e| e.while_doing("cancelling a message"))
     }
 
     async fn close(&self) {

@@ -23,12 +23,13 @@ use crate::store::{PARKED_PAGE_ROWS, RECOVERED_TEXT_CHARS, StoreResult, StoredPa
 pub(super) const ENTRY: &str = "destination, shard, position, msg_key, state, attempts, due_at, error_code, error_text, \
                                 first_failed_at, last_failed_at";
 
-/// SQL for the three kinds of change.
+/// SQL for the kinds of change.
 pub(super) struct ParkedSql {
     remove: String,
     insert: String,
     insert_oversize: String,
     update: String,
+    replace: String,
 }
 
 impl PostgresStore {
@@ -63,6 +64,11 @@ impl PostgresStore {
                 "UPDATE {parked} o SET state = st, attempts = a, due_at = due, error_code = ec, error_text = et, \
                    first_failed_at = ff, last_failed_at = lf \
                  FROM unnest($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11) t(d, s, p, k, st, a, due, ec, et, ff, lf) \
+                 WHERE o.destination = t.d AND o.shard = t.s AND o.position = t.p AND {GUARD}"
+            ),
+            replace: format!(
+                "UPDATE {parked} o SET msg_key = t.k, codec = t.c, message = t.m, oversize_payload = NULL \
+                 FROM unnest($1, $2, $3, $4, $5, $6) t(d, s, p, k, c, m) \
                  WHERE o.destination = t.d AND o.shard = t.s AND o.position = t.p AND {GUARD}"
             ),
         }
@@ -153,6 +159,40 @@ pub(super) struct ParkedBatch {
     inserts: Inserts,
     oversize: Inserts,
     updates: Entries,
+    replaced: Replaced,
+}
+
+/// Key and content of rows that are updated, by column.
+#[derive(Default)]
+struct Replaced {
+    destinations: Vec<String>,
+    shards: Vec<i16>,
+    positions: Vec<i64>,
+    keys: Vec<Option<String>>,
+    codecs: Vec<i16>,
+    messages: Vec<Vec<u8>>,
+}
+
+impl Replaced {
+    fn push(&mut self, entry: &ParkedEntry, message: &Message, destinations: &[String]) {
+        let packed = chunk::encode(std::iter::once(message), destinations);
+        self.destinations.push(clean(&entry.destination));
+        self.shards.push(small(entry.shard));
+        self.positions.push(signed(entry.position.0));
+        self.keys.push(entry.key.as_deref().map(clean));
+        self.codecs.push(packed.codec.into());
+        self.messages.push(packed.bytes);
+    }
+
+    fn bind<'a>(&'a self, sql: &'a str) -> Statement<'a> {
+        Statement::new(sql)
+            .with(&self.destinations, Type::TEXT_ARRAY)
+            .with(&self.shards, Type::INT2_ARRAY)
+            .with(&self.positions, Type::INT8_ARRAY)
+            .with(&self.keys, Type::TEXT_ARRAY)
+            .with(&self.codecs, Type::INT2_ARRAY)
+            .with(&self.messages, Type::BYTEA_ARRAY)
+    }
 }
 
 /// What is left to do for one row.
@@ -160,6 +200,7 @@ pub(super) struct ParkedBatch {
 struct Change<'a> {
     remove: bool,
     insert: Option<&'a Message>,
+    replace: Option<&'a Message>,
     entry: Option<&'a ParkedEntry>,
 }
 
@@ -174,6 +215,10 @@ impl ParkedBatch {
                 }
                 ParkedWrite::Update(entry) => {
                     changes.entry((&entry.destination, entry.shard, entry.position)).or_default().entry = Some(entry);
+                }
+                ParkedWrite::Replace { entry, message } => {
+                    let change = changes.entry((&entry.destination, entry.shard, entry.position)).or_default();
+                    (change.replace, change.entry) = (Some(message.as_ref()), Some(entry));
                 }
                 ParkedWrite::Remove { destination, shard, position } => {
                     changes.insert((destination, *shard, *position), Change { remove: true, ..Change::default() });
@@ -193,7 +238,12 @@ impl ParkedBatch {
                     let inserts = if oversize { &mut batch.oversize } else { &mut batch.inserts };
                     inserts.push(entry, message, destinations);
                 }
-                (None, Some(entry)) => batch.updates.push(entry),
+                (None, Some(entry)) => {
+                    batch.updates.push(entry);
+                    if let Some(message) = change.replace {
+                        batch.replaced.push(entry, message, destinations);
+                    }
+                }
                 _ => {}
             }
         }
@@ -217,6 +267,9 @@ impl ParkedBatch {
         }
         if !self.updates.shards.is_empty() {
             into.push(self.updates.bind(Statement::new(&sql.update)));
+        }
+        if !self.replaced.shards.is_empty() {
+            into.push(self.replaced.bind(&sql.replace));
         }
     }
 }

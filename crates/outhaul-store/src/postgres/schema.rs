@@ -27,6 +27,14 @@ struct Table {
     columns: Vec<String>,
 }
 
+impl Table {
+    fn with_index(mut self, about: &str, columns: &str) -> Self {
+        let index = quoted(&format!("{}_{about}", self.name));
+        self.statements.push(format!("CREATE INDEX IF NOT EXISTS {index} ON {} ({columns})", quoted(&self.name)));
+        self
+    }
+}
+
 fn outbox(options: &StoreOptions, plan: &InitPlan, version: i32) -> Table {
     let c = &options.columns;
     let (seq, id, topic, payload) = (quoted(&c.seq), quoted(&c.id), quoted(&c.topic), quoted(&c.payload));
@@ -156,6 +164,47 @@ fn tables(options: &StoreOptions, plan: &InitPlan, version: i32) -> Vec<Table> {
   PRIMARY KEY (destination, shard, position)",
             "",
             &["message"],
+        )
+        .with_index("by_key", "msg_key")
+        .with_index("by_reason", "destination, shard, error_code, position, state"),
+        table(
+            "outbox_act",
+            "what operators ordered: who, when, why, and how far it has got",
+            "  act_number bigint NOT NULL,
+  shard smallint NOT NULL,
+  created_at bigint NOT NULL,
+  actor varchar(255) NOT NULL,
+  why varchar(1000) NOT NULL,
+  verb varchar(16) NOT NULL,
+  destination varchar(255) COLLATE \"C\",
+  message_id text COLLATE \"C\",
+  selector text NOT NULL,
+  content bytea,
+  state varchar(16) NOT NULL,
+  next_position bigint NOT NULL DEFAULT 0,
+  messages_changed bigint NOT NULL DEFAULT 0,
+  messages_left bigint NOT NULL DEFAULT 0,
+  note varchar(1000) NOT NULL DEFAULT '',
+  finished_at bigint,
+  original bytea,
+  original_payload bytea,
+  PRIMARY KEY (act_number, shard)",
+            "",
+            &[],
+        )
+        .with_index("by_state", "state, shard, verb"),
+        table(
+            "outbox_pause",
+            "what is paused; an empty destination is all of the shard",
+            "  shard smallint NOT NULL,
+  destination varchar(255) COLLATE \"C\" NOT NULL,
+  act_number bigint NOT NULL,
+  since bigint NOT NULL,
+  actor varchar(255) NOT NULL,
+  why varchar(1000) NOT NULL,
+  PRIMARY KEY (shard, destination)",
+            "",
+            &[],
         ),
         table(
             "outbox_lease",
@@ -241,7 +290,8 @@ fn grants(options: &StoreOptions) -> String {
 --   GRANT SELECT ON SEQUENCE {sequence} TO relay;
 --   GRANT SELECT, INSERT, UPDATE, DELETE ON {parked}, {instance} TO relay;
 --   GRANT SELECT, UPDATE ON {lease} TO relay;
---   GRANT SELECT, INSERT, UPDATE ON {meta} TO relay;
+--   GRANT SELECT, INSERT, UPDATE ON {meta}, {act} TO relay;
+--   GRANT SELECT, INSERT, DELETE ON {pause} TO relay;
 -- (INSERT on {outbox} is for `outhaul enqueue` alone.)
 ",
         log = t("outbox_log"),
@@ -250,6 +300,8 @@ fn grants(options: &StoreOptions) -> String {
         instance = t("outbox_instance"),
         lease = t("outbox_lease"),
         meta = t("outbox_meta"),
+        act = t("outbox_act"),
+        pause = t("outbox_pause"),
     )
 }
 

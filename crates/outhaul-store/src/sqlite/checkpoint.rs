@@ -13,7 +13,7 @@ use rusqlite::{OptionalExtension as _, Transaction, params};
 
 use super::names::{NOW_US, Names};
 use super::refusal::refusal;
-use super::{SHARD, signed};
+use super::{SHARD, acts, signed};
 use crate::merge::CHUNK_BYTES;
 use crate::store::StoreResult;
 
@@ -42,6 +42,7 @@ pub(super) fn write(
     for (shard, packed) in checkpoint.shards.iter().zip(packed) {
         let outcome = check(tx, names, &checkpoint.owner, shard)?;
         if outcome == ShardOutcome::Written {
+            acts::write(tx, names, shard, &checkpoint.destinations)?;
             for change in &shard.parked {
                 park(tx, names, change, &checkpoint.destinations)?;
             }
@@ -180,6 +181,7 @@ fn park(tx: &Transaction<'_>, names: &Names, change: &ParkedWrite, destinations:
     match change {
         ParkedWrite::Insert { entry, message } => insert_parked(tx, names, entry, message, destinations),
         ParkedWrite::Update(entry) => update_parked(tx, names, entry),
+        ParkedWrite::Replace { entry, message } => replace_parked(tx, names, entry, message, destinations),
         ParkedWrite::Remove { destination, shard, position } => {
             let sql = format!("DELETE FROM {} WHERE destination = ? AND shard = ? AND position = ?", names.parked);
             let mut statement = tx.prepare_cached(&sql).map_err(refusal)?;
@@ -247,6 +249,25 @@ fn update_parked(tx: &Transaction<'_>, names: &Names, entry: &ParkedEntry) -> St
         signed(entry.position.0),
     ];
     statement.execute(values).map_err(refusal)?;
+    Ok(())
+}
+
+fn replace_parked(
+    tx: &Transaction<'_>,
+    names: &Names,
+    entry: &ParkedEntry,
+    message: &Message,
+    destinations: &[String],
+) -> StoreResult<()> {
+    update_parked(tx, names, entry)?;
+    let packed = chunk::encode(std::iter::once(message), destinations);
+    let sql = format!(
+        "UPDATE {} SET msg_key = ?, codec = ?, message = ?, oversize_payload = NULL WHERE destination = ? AND shard = ? AND position = ?",
+        names.parked
+    );
+    let mut statement = tx.prepare_cached(&sql).map_err(refusal)?;
+    let place = (&entry.destination, entry.shard.0, signed(entry.position.0));
+    statement.execute(params![entry.key, packed.codec, packed.bytes, place.0, place.1, place.2]).map_err(refusal)?;
     Ok(())
 }
 

@@ -21,10 +21,10 @@ use crate::store::{
 /// The most hot rows that `status` counts.
 const COUNTED: i64 = 100_000;
 
-/// Without parked rows: those come page by page, each in a call of its own.
+/// Without parked rows and acts: those come page by page, each in a call of its own.
 pub(super) fn recover(tx: &Transaction<'_>, names: &Names) -> StoreResult<Recovery> {
     let (next_number, log_end, lanes) = newest(tx, names)?.unwrap_or_default();
-    Ok(Recovery { log_end, next_number, lanes, parked: vec![] })
+    Ok(Recovery { log_end, next_number, lanes, ..Recovery::default() })
 }
 
 /// The first destination behind a name that has parked rows.
@@ -111,10 +111,10 @@ pub(super) fn chunks(
     Ok(answer)
 }
 
-const ENTRY: &str = "destination, shard, position, msg_key, state, attempts, due_at, error_code, error_text, first_failed_at, \
+pub(super) const ENTRY: &str = "destination, shard, position, msg_key, state, attempts, due_at, error_code, error_text, first_failed_at, \
                      last_failed_at";
 
-fn entry(row: &Row<'_>) -> rusqlite::Result<ParkedEntry> {
+pub(super) fn entry(row: &Row<'_>) -> rusqlite::Result<ParkedEntry> {
     let state: String = row.get(4)?;
     let unknown = || rusqlite::Error::InvalidColumnType(4, "state".into(), rusqlite::types::Type::Text);
     Ok(ParkedEntry {

@@ -6,6 +6,7 @@
 //!
 //! Times are INTEGER microseconds since 1970-01-01 UTC. Times that an application wrote as text are read as well.
 
+mod acts;
 mod checkpoint;
 mod inbox;
 mod lease;
@@ -21,6 +22,7 @@ mod session;
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use outhaul_core::act::{Act, ActNumber, Edit};
 use outhaul_core::checkpoint::{Checkpoint, ShardOutcome};
 use outhaul_core::destination::NO_ROUTE;
 use outhaul_core::lease::LeaseReport;
@@ -32,6 +34,10 @@ pub use inbox::SqliteInbox;
 use names::Names;
 use session::{Access, Session};
 
+use crate::acts::{
+    ActRecord, ActsWanted, CancelRequest, ListedParked, NewAct, ParkedCount, ParkedQuery, PauseStatus, check_order,
+    edits_of,
+};
 use crate::error::{StoreError, StoreErrorKind};
 use crate::options::{DatabaseKind, InitPlan, StoreOptions};
 use crate::store::{
@@ -167,6 +173,8 @@ impl Store for SqliteStore {
         let names = Arc::clone(&self.names);
         let mut recovery = self.rest.read(move |tx| log::recover(tx, &names)).await?;
         recovery.parked = self.parked_of_lanes().await?;
+        let names = Arc::clone(&self.names);
+        (recovery.acts, recovery.paused, recovery.edited) = self.rest.read(move |tx| acts::recover(tx, &names)).await?;
         Ok(recovery)
     }
 
@@ -278,6 +286,53 @@ impl Store for SqliteStore {
         } else {
             Ok(pruned)
         }
+    }
+
+    async fn order(&self, act: &NewAct) -> StoreResult<ActNumber> {
+        check_order(act)?;
+        let (names, act) = (Arc::clone(&self.names), act.clone());
+        self.writer.write(move |tx| acts::order(tx, &names, &act)).await
+    }
+
+    async fn open_acts(&self, shards: &[ShardId]) -> StoreResult<Vec<Act>> {
+        if !shards.contains(&SHARD) {
+            return Ok(vec![]);
+        }
+        let names = Arc::clone(&self.names);
+        self.poll.read(move |tx| acts::open(tx, &names)).await
+    }
+
+    async fn acts(&self, wanted: &ActsWanted) -> StoreResult<Vec<ActRecord>> {
+        let (names, wanted) = (Arc::clone(&self.names), wanted.clone());
+        self.rest.read(move |tx| acts::records(tx, &names, &wanted)).await
+    }
+
+    async fn pauses(&self) -> StoreResult<Vec<PauseStatus>> {
+        let names = Arc::clone(&self.names);
+        self.rest.read(move |tx| acts::pauses(tx, &names)).await
+    }
+
+    async fn edits(&self, shard: ShardId, destination: &str) -> StoreResult<Vec<(Position, Arc<Edit>)>> {
+        if shard != SHARD {
+            return Ok(vec![]);
+        }
+        let (names, destination) = (Arc::clone(&self.names), destination.to_owned());
+        self.rest.read(move |tx| acts::edits(tx, &names, Some(&destination)).map(edits_of)).await
+    }
+
+    async fn list_parked(&self, query: &ParkedQuery, limit: u32) -> StoreResult<Vec<ListedParked>> {
+        let (names, query) = (Arc::clone(&self.names), query.clone());
+        self.rest.read(move |tx| acts::list_parked(tx, &names, &query, limit)).await
+    }
+
+    async fn count_parked(&self, query: &ParkedQuery) -> StoreResult<Vec<ParkedCount>> {
+        let (names, query) = (Arc::clone(&self.names), query.clone());
+        self.rest.read(move |tx| acts::count_parked(tx, &names, &query)).await
+    }
+
+    async fn cancel(&self, request: &CancelRequest) -> StoreResult<Vec<ActNumber>> {
+        let (names, request) = (Arc::clone(&self.names), request.clone());
+        self.writer.write(move |tx| acts::cancel(tx, &names, &request)).await
     }
 
     async fn close(&self) {

@@ -20,6 +20,8 @@ pub(super) struct Names {
     pub(super) lease: String,
     pub(super) instance: String,
     pub(super) meta: String,
+    pub(super) act: String,
+    pub(super) pause: String,
     pub(super) seq: String,
     pub(super) id: String,
     pub(super) topic: String,
@@ -42,6 +44,8 @@ impl Names {
             lease: table("outbox_lease"),
             instance: table("outbox_instance"),
             meta: table("outbox_meta"),
+            act: table("outbox_act"),
+            pause: table("outbox_pause"),
             seq: quoted(&columns.seq),
             id: quoted(&columns.id),
             topic: quoted(&columns.topic),
@@ -62,8 +66,13 @@ impl Names {
 
     /// Whether an outbox row is due: 1 or 0.
     pub(super) fn is_due(&self) -> String {
-        let read = self.available_at.as_deref().map(micros);
-        read.map_or_else(|| "1".to_owned(), |read| format!("(coalesce({read}, 0) <= {NOW_US})"))
+        self.is_due_before(0).unwrap_or_else(|| "1".to_owned())
+    }
+
+    /// Whether an outbox row is due so many microseconds from now: 1 or 0. None: rows cannot be scheduled.
+    pub(super) fn is_due_before(&self, us: i64) -> Option<String> {
+        let read = self.available_at.as_deref().map(micros)?;
+        Some(format!("(coalesce({read}, 0) <= {NOW_US} + {us})"))
     }
 }
 

@@ -151,11 +151,62 @@ fn tables(names: &Names, plan: &InitPlan) -> Vec<Table> {
             "",
         ),
         Table::new(
+            table("outbox_act"),
+            "what operators ordered: who, when, why, and how far it has got",
+            &[
+                "act_number INTEGER NOT NULL",
+                "shard INTEGER NOT NULL",
+                "created_at INTEGER NOT NULL",
+                "actor TEXT NOT NULL",
+                "why TEXT NOT NULL",
+                "verb TEXT NOT NULL",
+                "destination TEXT",
+                "message_id TEXT",
+                "selector TEXT NOT NULL",
+                "content BLOB",
+                "state TEXT NOT NULL",
+                "next_position INTEGER NOT NULL DEFAULT 0",
+                "messages_changed INTEGER NOT NULL DEFAULT 0",
+                "messages_left INTEGER NOT NULL DEFAULT 0",
+                "note TEXT NOT NULL DEFAULT ''",
+                "finished_at INTEGER",
+                "original BLOB",
+                "original_payload BLOB",
+            ],
+            "PRIMARY KEY (act_number, shard)",
+        ),
+        Table::new(
+            table("outbox_pause"),
+            "what is paused; an empty destination is all of the shard",
+            &[
+                "shard INTEGER NOT NULL",
+                "destination TEXT NOT NULL",
+                "act_number INTEGER NOT NULL",
+                "since INTEGER NOT NULL",
+                "actor TEXT NOT NULL",
+                "why TEXT NOT NULL",
+            ],
+            "PRIMARY KEY (shard, destination)",
+        ),
+        Table::new(
             table("outbox_meta"),
             "schema version and the like",
             &["name TEXT NOT NULL PRIMARY KEY", "value TEXT NOT NULL"],
             "",
         ),
+    ]
+}
+
+/// Parked rows are listed by key and by reason, acts by whether they are open.
+fn indexes(names: &Names) -> Vec<String> {
+    let index = |table: &str, about: &str, columns: &str| {
+        let name = quoted(&names.options.table(&format!("{table}_{about}")));
+        format!("CREATE INDEX IF NOT EXISTS {name} ON {} ({columns})", quoted(&names.options.table(table)))
+    };
+    vec![
+        index("outbox_parked", "by_key", "msg_key"),
+        index("outbox_parked", "by_reason", "destination, shard, error_code, position, state"),
+        index("outbox_act", "by_state", "state, shard, verb"),
     ]
 }
 
@@ -181,7 +232,7 @@ pub(super) fn ddl(names: &Names, plan: &InitPlan) -> String {
     for table in tables(names, plan) {
         text += &format!("\n-- {}\n{};\n", table.about, table.ddl());
     }
-    for statement in first_rows(names, plan) {
+    for statement in indexes(names).into_iter().chain(first_rows(names, plan)) {
         text += &format!("\n{statement};\n");
     }
     text + "\n-- GRANTs: SQLite has none. Application and relay need the right to read and write the file and its folder.\n"
@@ -191,7 +242,7 @@ pub(super) fn init(tx: &Transaction<'_>, names: &Names, plan: &InitPlan) -> Stor
     for table in tables(names, plan) {
         tx.execute_batch(&table.ddl()).map_err(|e| refusal(e).while_doing(&format!("making {}", table.name)))?;
     }
-    for statement in first_rows(names, plan) {
+    for statement in indexes(names).into_iter().chain(first_rows(names, plan)) {
         tx.execute_batch(&statement).map_err(refusal)?;
     }
     let (version, shards) = versions(tx, names)?;

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use outhaul_core::act::{ActNumber, Selector};
 use outhaul_core::checkpoint::Checkpoint;
 use outhaul_core::destination::DestinationIndex;
 use outhaul_core::instance::{CheckpointAnswer, Command, Input, ReadKind};
@@ -29,8 +30,23 @@ pub(super) enum Call {
     Resolve,
     Checkpoint(Arc<Checkpoint>),
     Confirm(Arc<Checkpoint>),
-    Log(ShardId, Epoch, DestinationIndex, Position),
+    Log(ShardId, Epoch, DestinationIndex, Position, bool),
     Parked(ShardId, Epoch, DestinationIndex, Vec<Position>),
+    Acts(Vec<(ShardId, Epoch)>),
+    Find(Box<Find>),
+}
+
+/// A look for the parked rows that an act selects.
+#[derive(Clone, Debug)]
+pub(super) struct Find {
+    shard: ShardId,
+    epoch: Epoch,
+    act: ActNumber,
+    destination: String,
+    selector: Selector,
+    from: Position,
+    limit: usize,
+    content: bool,
 }
 
 /// A read of the outbox.
@@ -83,9 +99,24 @@ impl Call {
             Command::Resolve { .. } => Self::Resolve,
             Command::Checkpoint(c) => Self::Checkpoint(c.clone()),
             Command::Confirm(c) => Self::Confirm(c.clone()),
-            Command::ReadLog { shard, epoch, destination, from } => Self::Log(*shard, *epoch, *destination, *from),
+            Command::ReadLog { shard, epoch, destination, from, edited } => {
+                Self::Log(*shard, *epoch, *destination, *from, *edited)
+            }
             Command::ReadParked { shard, epoch, destination, positions } => {
                 Self::Parked(*shard, *epoch, *destination, positions.clone())
+            }
+            Command::ReadActs { shards } => Self::Acts(shards.clone()),
+            Command::FindParked { shard, epoch, act, destination, selector, from, limit, content } => {
+                Self::Find(Box::new(Find {
+                    shard: *shard,
+                    epoch: *epoch,
+                    act: *act,
+                    destination: destination.clone(),
+                    selector: selector.clone(),
+                    from: *from,
+                    limit: *limit,
+                    content: *content,
+                }))
             }
             Command::Start { .. }
             | Command::Verify { .. }
@@ -105,7 +136,7 @@ impl Call {
             Self::Resolve => Input::Resolved(None),
             Self::Checkpoint(_) => Input::Checkpointed(CheckpointAnswer::NotWritten),
             Self::Confirm(_) => Input::Confirmed(None),
-            Self::Log(shard, epoch, destination, _) => {
+            Self::Log(shard, epoch, destination, ..) => {
                 Input::Log { shard: *shard, epoch: *epoch, destination: *destination, messages: None }
             }
             Self::Parked(shard, epoch, destination, positions) => Input::Parked {
@@ -115,6 +146,8 @@ impl Call {
                 positions: positions.clone(),
                 messages: None,
             },
+            Self::Acts(shards) => Input::Acts { shards: shards.clone(), acts: None },
+            Self::Find(f) => Input::FoundParked { shard: f.shard, epoch: f.epoch, act: f.act, found: None },
         }
     }
 
@@ -232,14 +265,32 @@ impl World {
                 self.note(|| format!("a checkpoint was applied: {answer:?}"));
                 Input::Confirmed(Some(answer))
             }
-            Call::Log(shard, epoch, destination, from) => {
-                let messages = Some(self.db.read_log(shard, from, LOG_READ));
-                Input::Log { shard, epoch, destination, messages }
+            Call::Log(shard, epoch, destination, from, edited) => {
+                let mut messages = self.db.read_log(shard, from, LOG_READ);
+                if edited {
+                    let name = &self.limits.destinations[usize::from(destination.0)].name;
+                    self.db.apply_edits(shard, name, &mut messages);
+                }
+                Input::Log { shard, epoch, destination, messages: Some(messages) }
             }
             Call::Parked(shard, epoch, destination, positions) => {
                 let name = &self.limits.destinations[usize::from(destination.0)].name;
                 let messages = Some(self.db.read_parked(shard, name, &positions));
                 Input::Parked { shard, epoch, destination, positions, messages }
+            }
+            Call::Acts(shards) => {
+                let acts = Some(self.db.open_acts(&shards));
+                Input::Acts { shards, acts }
+            }
+            Call::Find(f) => {
+                let mut found = self.db.find_parked(f.shard, &f.destination, &f.selector, f.from, f.limit);
+                if !f.content {
+                    found.iter_mut().for_each(|p| p.message = None);
+                }
+                let owner = self.processes[process].owner.clone();
+                let positions: Vec<u64> = found.iter().map(|p| p.entry.position.0).collect();
+                self.note(|| format!("{owner} finds {positions:?} of shard {} for act {}", f.shard, f.act));
+                Input::FoundParked { shard: f.shard, epoch: f.epoch, act: f.act, found: Some(found) }
             }
         };
         self.answer_after(delay, process, ticket, input);
@@ -323,6 +374,7 @@ impl World {
             for (number, destinations) in &applied.moved {
                 self.ledger.entries[*number].destinations = *destinations;
             }
+            self.acts_are_written(&open.checkpoint, &applied)?;
             self.check_proven(&open.checkpoint, &applied.outcomes)?;
             let owner = &open.checkpoint.owner;
             let parts = open.checkpoint.shards.iter().zip(&applied.outcomes);

@@ -1,5 +1,6 @@
 //! The model database: what the tables hold, and what each call does at the moment at which it is executed.
 
+mod acts;
 mod checkpoint;
 mod lease;
 
@@ -12,6 +13,8 @@ use outhaul_core::parked::ParkedEntry;
 use outhaul_core::receipt::{LaneState, ReceiptRow};
 use outhaul_core::runs::{Run, Runs};
 
+pub(super) use acts::ActRow;
+pub(super) use checkpoint::Applied;
 pub(super) use lease::Round;
 
 use super::ledger::{MessageNumber, number_of};
@@ -69,6 +72,10 @@ pub(super) struct Database {
     names: Arc<[String]>,
     /// Whether chunks and receipts go through their codecs.
     encoded: bool,
+    /// The table of acts: one row for each act and shard.
+    pub(super) acts: Vec<ActRow>,
+    /// What is paused: shard and destination, or all of the shard.
+    pub(super) paused: BTreeSet<(ShardId, Option<String>)>,
     /// Whether numbers of the sequence may have been given twice.
     pub(super) restarted: bool,
     /// Whether a checkpoint's epoch is not looked at: a deliberate fault.
@@ -93,6 +100,8 @@ impl Database {
             places: HashMap::new(),
             names,
             encoded,
+            acts: Vec::new(),
+            paused: BTreeSet::new(),
             restarted: false,
             epoch_unchecked: false,
         }
@@ -191,6 +200,9 @@ impl Database {
             next_number: tables.receipts.len() as u64,
             lanes: newest.map(|r| r.row.clone()).unwrap_or_default(),
             parked: tables.parked.values().map(|(entry, _)| entry.clone()).collect(),
+            acts: self.open_acts(&[(shard, Epoch(0))]),
+            paused: self.paused.iter().filter(|(s, _)| *s == shard).map(|(_, d)| d.clone()).collect(),
+            edited: self.edited(shard),
         }
     }
 

@@ -34,6 +34,9 @@ impl World {
             if !self.db.is_proven(lane.shard, lane.epoch) && !self.has_been_restored {
                 return Err(format!("{owner} sends before a checkpoint of epoch {} has committed", lane.epoch));
             }
+            if self.is_paused(lane.shard, &config.name) {
+                return Err(format!("{owner} sends to {} for shard {}, which is paused", config.name, lane.shard));
+            }
         }
         let acknowledged = p.acknowledged.get(&(lane.shard, lane.epoch));
         for (n, m) in batch.messages.iter().enumerate() {

@@ -80,6 +80,10 @@ impl Known {
             for message in messages.iter_mut().flatten() {
                 *message = renamed(message, |d| self.index(d));
             }
+        } else if let Input::FoundParked { found, .. } = &mut input {
+            for message in found.iter_mut().flatten().filter_map(|f| f.message.as_mut()) {
+                *message = renamed(message, |d| self.index(d));
+            }
         } else if let Input::Answer { destination, .. }
         | Input::NotSent { destination, .. }
         | Input::Started { destination, .. }

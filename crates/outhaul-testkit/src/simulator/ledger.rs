@@ -1,5 +1,6 @@
 //! What the applications wrote and what the destinations hold: the truth that a run is judged by.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use outhaul_core::config::DestinationConfig;
@@ -31,6 +32,16 @@ pub(super) struct AtDestination {
     pub(super) refused: bool,
     /// Sends that were answered with a failure that counts, or may.
     pub(super) failures: u32,
+    /// When it was sent last.
+    pub(super) sent_at: u64,
+    /// When the newest redrive was ordered that has changed it.
+    pub(super) redriven_at: u64,
+    /// An operator has skipped it.
+    pub(super) skipped: bool,
+    /// It has another key here.
+    pub(super) rekeyed: bool,
+    /// No route named the destination when it came.
+    pub(super) rerouted: bool,
 }
 
 /// A message as its application wrote it.
@@ -48,6 +59,10 @@ pub(super) struct Entry {
     /// Never taken by this destination, which always asks for another try.
     pub(super) stubborn_at: Option<DestinationIndex>,
     pub(super) at: Vec<AtDestination>,
+    /// What it is since it was edited, by destination.
+    pub(super) edited: BTreeMap<usize, Message>,
+    /// It was skipped while no route named a destination for it.
+    pub(super) skipped_unrouted: bool,
 }
 
 /// The truth.
@@ -106,6 +121,8 @@ impl Ledger {
             rejected_by,
             stubborn_at,
             at,
+            edited: BTreeMap::new(),
+            skipped_unrouted: false,
         });
     }
 
@@ -140,6 +157,15 @@ impl Ledger {
         at.refused || at.failures >= self.max_attempts(destination)
     }
 
+    /// Whether it was redriven and has not been sent since, though it could be.
+    pub(super) fn is_untried(&self, number: MessageNumber, d: usize) -> bool {
+        let entry = &self.entries[number];
+        let edited = entry.edited.contains_key(&d);
+        let sendable =
+            edited || Message::from_row(entry.row.clone(), Default::default(), entry.destinations).defect.is_none();
+        sendable && entry.at[d].sent_at < entry.at[d].redriven_at
+    }
+
     /// A message is about to be sent: it must be one that was committed, as it was written, and routed there.
     pub(super) fn check_sent(&self, message: &Message, destination: DestinationIndex) -> Result<MessageNumber, String> {
         let number = number_of(&message.id).filter(|n| *n < self.entries.len());
@@ -149,11 +175,17 @@ impl Ledger {
             return Err(format!("{} is sent, but its transaction is {:?}", message.id, entry.written));
         }
         let row = &entry.row;
+        let edited = entry.edited.get(&usize::from(destination.0));
+        let (key, headers, payload) =
+            edited.map_or((&row.key, &row.headers, &row.payload), |m| (&m.key, &m.headers, &m.payload));
         let same = row.topic == message.topic
-            && row.key == message.key
-            && row.payload == message.payload
-            && row.headers == message.headers
+            && *key == message.key
+            && *payload == message.payload
+            && *headers == message.headers
             && row.shard == message.shard;
+        if entry.at[usize::from(destination.0)].skipped {
+            return Err(format!("{} is sent to destination {destination} after it was skipped", message.id));
+        }
         if !same || message.defect.is_some() || !entry.destinations.contains(destination) {
             return Err(format!("{} is sent to destination {destination} other than it was written", message.id));
         }
@@ -168,6 +200,9 @@ impl Ledger {
             return Ok(());
         }
         let Some(key) = self.entries[number].key.filter(|_| number < self.order_ends_at) else { return Ok(()) };
+        if self.entries[number].at[d].rekeyed || self.entries[number].at[d].rerouted {
+            return Ok(()); // It comes when an operator says so, or by another key.
+        }
         if !self.entries[number].destinations.contains(destination) {
             return Ok(()); // It was sent ahead, and then moved by one that did not know the destination.
         }
@@ -185,6 +220,9 @@ impl Ledger {
         let settled = |before: &MessageNumber| {
             let entry = &self.entries[*before];
             entry.at[d].stored > 0
+                || entry.at[d].skipped
+                || entry.at[d].rekeyed
+                || entry.at[d].rerouted
                 || !entry.destinations.contains(destination)
                 || entry.written == Written::Lost
                 || (!self.blocks_key(destination) && self.may_be_dead(*before, destination))
@@ -223,6 +261,10 @@ impl Ledger {
                 continue;
             }
             let Some(key) = self.entries[*number].key else { continue };
+            let at = &self.entries[*number].at[usize::from(destination.0)];
+            if at.rekeyed || at.rerouted {
+                continue;
+            }
             if !self.entries[*number].destinations.contains(destination) {
                 continue;
             }

@@ -181,8 +181,9 @@ impl World {
             for m in tables.log.iter().take(state.proven.0 as usize) {
                 let routed = m.destinations.contains(destination);
                 let parked = tables.parked.contains_key(&(state.destination.clone(), m.position));
-                let there = number_of(&m.id).is_some_and(|n| flushed.contains(&n));
-                if routed && !parked && !there {
+                let number = number_of(&m.id).unwrap_or(usize::MAX);
+                let skipped = self.ledger.entries.get(number).is_some_and(|e| e.at[usize::from(destination.0)].skipped);
+                if routed && !parked && !skipped && !flushed.contains(&number) {
                     return Err(format!(
                         "lane {} of shard {shard} is proven up to {}, but {} is not flushed",
                         state.destination, state.proven, m.id

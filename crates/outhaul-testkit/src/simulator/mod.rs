@@ -5,6 +5,7 @@
 //! that fails does so every time. The rules are checked while a run goes on, at every send, checkpoint and answer
 //! ([`judge`](self), [`database`](self)), and once more when all troubles are over and everything had time to settle.
 
+mod acts;
 mod application;
 mod call;
 mod database;

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
+use outhaul_core::act::ActNumber;
 use outhaul_core::config::{Config, Now};
 use outhaul_core::instance::{Command, Input, Instance, ReadKind, ShardView};
 use outhaul_core::message::{Epoch, ShardId};
@@ -37,6 +38,8 @@ pub(super) enum UnderWay {
     Recovery(ShardId, Epoch),
     Log(ShardId, Epoch, u8),
     Parked(ShardId, Epoch, u8, u64),
+    Acts,
+    Find(ShardId, Epoch, ActNumber),
     Start(u8),
     Verification(ShardId, Epoch, u8),
     Proof(u8),
@@ -56,6 +59,8 @@ impl UnderWay {
             Command::ReadParked { shard, epoch, destination, .. } => {
                 Self::Parked(*shard, *epoch, destination.0, ticket)
             }
+            Command::ReadActs { .. } => Self::Acts,
+            Command::FindParked { shard, epoch, act, .. } => Self::Find(*shard, *epoch, *act),
             Command::Start { destination, .. } => Self::Start(destination.0),
             Command::Prove { destination, .. } => Self::Proof(destination.0),
             Command::Verify { shard, epoch, destination, .. } => Self::Verification(*shard, *epoch, destination.0),

@@ -35,6 +35,8 @@ pub struct Scenario {
     pub until_empty: bool,
     /// Processes are started with some of the destinations, numbered in an order of their own.
     pub reconfigured: bool,
+    /// What operators have done: redrive, skip, edit, pause, resume.
+    pub acts: (u64, u64),
     /// What the applications do.
     pub application: ApplicationChances,
     /// What the database does.
@@ -146,6 +148,7 @@ impl Scenario {
         drains: (0, 2),
         until_empty: false,
         reconfigured: false,
+        acts: (0, 0),
         application: QUIET_APPLICATION,
         database: DatabaseChances { slow: 0, ..QUIET_DATABASE },
         sinks: QUIET_SINKS,
@@ -286,6 +289,39 @@ impl Scenario {
     pub const RECONFIGURED: Self =
         Self { name: "reconfigured", joins: (1, 4), drains: (1, 4), reconfigured: true, ..Self::OWNERS };
 
+    /// Operators redrive, skip, edit, pause and resume, while processes are killed and destinations forget.
+    pub const ACTS: Self = Self {
+        name: "acts",
+        acts: (5, 30),
+        application: ApplicationChances { transactions: (30, 120), defect: 40, unrouted: 60, ..QUIET_APPLICATION },
+        database: DatabaseChances { unknown: 60, not_written: 40, failure: 10, ..QUIET_DATABASE },
+        sinks: SinkChances {
+            retry: 60,
+            lost_ack: 10,
+            late: 10,
+            rejected: 80,
+            stubborn: 40,
+            downs: (0, 2),
+            forgets: 700,
+            crashes: (0, 5),
+            unsure: 20,
+            ..QUIET_SINKS
+        },
+        ..Self::OWNERS
+    };
+
+    /// The same, while destinations come into the configuration and leave it: what had no route gets one.
+    pub const ACTS_RECONFIGURED: Self =
+        Self { name: "acts, reconfigured", joins: (1, 4), drains: (1, 4), reconfigured: true, ..Self::ACTS };
+
+    /// Many acts, and destinations that forget again and again: what was edited is sent a second time.
+    pub const ACTS_FORGOTTEN: Self = Self {
+        name: "acts, forgotten",
+        acts: (20, 60),
+        sinks: SinkChances { forgets: 1_000, crashes: (5, 20), ..Self::ACTS.sinks },
+        ..Self::ACTS
+    };
+
     /// As everything, and the outbox is truncated: its sequence starts again.
     pub const TRUNCATED: Self = Self {
         name: "truncated",
@@ -359,6 +395,7 @@ impl Limits {
             send_ahead: !dice.chance(100),
             prove_ms: dice.between((20, 200)),
             look_ms: dice.between((100, 3_000)),
+            acts_ms: 90,
             store_backoff_ms: (dice.between((5, 50)), dice.between((100, 500))),
         };
         let destinations: Vec<DestinationConfig> =

@@ -26,6 +26,8 @@ pub(super) enum Trouble {
     Truncate,
     Backup,
     Restore,
+    /// An operator wants something done.
+    Act,
 }
 
 impl World {
@@ -47,6 +49,7 @@ impl World {
             (s.sinks.downs, Trouble::Down),
             (s.sinks.hangs, Trouble::Hang),
             (s.sinks.crashes, Trouble::SinkCrash),
+            (s.acts, Trouble::Act),
         ];
         for (count, trouble) in some {
             for _ in 0..self.dice.between(count) {
@@ -133,6 +136,10 @@ impl World {
             }
             Trouble::SinkCrash => {
                 self.sink_crashes();
+                Ok(())
+            }
+            Trouble::Act => {
+                self.operator_acts();
                 Ok(())
             }
             Trouble::Truncate => {
@@ -233,6 +240,7 @@ impl World {
         (database.failure, database.not_written, database.unknown, database.slow) = (0, 0, 0, 0);
         self.db_away_until = self.db_away_until.min(self.now);
         self.processes.iter_mut().for_each(|p| p.cut_off_until = 0);
+        self.operator_resumes_all();
         for process in 0..self.processes.len() {
             self.resume(process)?;
         }

@@ -1,5 +1,6 @@
 //! The verdict: after all troubles everything that was committed must be settled, and nothing may be left behind.
 
+use outhaul_core::act::ActState;
 use outhaul_core::destination::NO_ROUTE;
 use outhaul_core::instance::Input;
 use outhaul_core::message::{Position, ShardId};
@@ -25,6 +26,12 @@ impl World {
         if self.db.hot_rows() > 0 {
             return Some(format!("{} rows in the outbox", self.db.hot_rows()));
         }
+        if let Some(row) = self.db.acts.iter().find(|row| row.state == ActState::Open) {
+            return Some(format!("act {:?}", row.act));
+        }
+        if let Some(paused) = self.db.paused.first() {
+            return Some(format!("{paused:?} is paused"));
+        }
         for (n, shard) in self.db.shards.iter().enumerate() {
             let end = Position(shard.log.len() as u64);
             let cursors = shard.settled_to();
@@ -41,7 +48,7 @@ impl World {
         None
     }
 
-    /// Whether a parked row may stay for ever: dead, or waiting behind a dead one of its key.
+    /// Whether a parked row may stay for ever: dead, or behind a dead one of its key.
     fn may_stay(&self, shard: &Shard, entry: &ParkedEntry) -> bool {
         let before = || {
             let of_lane = shard.parked.values().filter(|(e, _)| e.destination == entry.destination);
@@ -51,11 +58,10 @@ impl World {
         };
         match entry.state {
             ParkedState::Dead => true,
-            ParkedState::Waiting => {
+            ParkedState::Waiting | ParkedState::Retrying => {
                 let config = self.limits.destinations.iter().find(|d| d.name == entry.destination);
                 config.is_some_and(|d| d.limits.block_key) && entry.key.is_some() && before()
             }
-            ParkedState::Retrying => false,
         }
     }
 
@@ -108,7 +114,8 @@ impl World {
                 let flushed = || sink.held.get(..sink.flushed).is_some_and(|held| held.contains(&number));
                 let settled = self.db.is_receipted(number, usize::from(destination.0))
                     && (sink.memory != Memory::FlushedLater || flushed());
-                if !settled && self.parked(shard, name, position).is_none() {
+                let skipped = entry.at[usize::from(destination.0)].skipped;
+                if !settled && !skipped && self.parked(shard, name, position).is_none() {
                     return Err(format!("a process has stopped as if all were settled, m{number} is not at {name}"));
                 }
             }
@@ -147,7 +154,10 @@ impl World {
         }
         if entry.destinations.is_empty() {
             return match self.parked(shard, NO_ROUTE, position) {
-                Some(p) if p.state == ParkedState::Dead && !p.error_code.is_empty() => Ok(()),
+                Some(p) if p.state == ParkedState::Dead && !p.error_code.is_empty() && !entry.skipped_unrouted => {
+                    Ok(())
+                }
+                None if entry.skipped_unrouted => Ok(()),
                 other => Err(format!("m{number} has no route, and is parked as {other:?}")),
             };
         }
@@ -158,6 +168,17 @@ impl World {
             // What was acknowledged and forgotten is sent again; it may be parked then, like anything else.
             let sent_again = parked.is_some() && entry.at[d].forgotten > 0;
             let receipt = self.db.is_receipted(number, d) && !sent_again;
+            if entry.at[d].skipped {
+                match parked {
+                    None => continue,
+                    Some(p) => return Err(format!("m{number} at {name} was skipped, and is parked: {p:?}")),
+                }
+            }
+            if let Some(p) = parked.filter(|p| p.state == ParkedState::Dead)
+                && self.ledger.is_untried(number, d)
+            {
+                return Err(format!("m{number} at {name} was redriven, and is dead without a try: {p:?}"));
+            }
             match (&parked, receipt) {
                 (None, true) if entry.at[d].stored > 0 => {}
                 (Some(p), false) if p.error_code.is_empty() => {
@@ -165,6 +186,7 @@ impl World {
                 }
                 (Some(p), false) if p.state == ParkedState::Dead && self.ledger.may_be_dead(number, destination) => {}
                 (Some(p), false) if p.state == ParkedState::Waiting => {}
+                (Some(p), false) if p.state == ParkedState::Retrying && self.may_stay(self.db.shard(shard), p) => {}
                 _ => {
                     let stored = entry.at[d].stored;
                     return Err(format!(

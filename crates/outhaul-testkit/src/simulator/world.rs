@@ -13,7 +13,7 @@ use super::application::{Applications, Step};
 use super::call::{Call, OpenCheckpoint};
 use super::database::{Database, Round};
 use super::dice::Dice;
-use super::ledger::Ledger;
+use super::ledger::{Ledger, number_of};
 use super::memory::Question;
 use super::process::{Life, Process};
 use super::scenario::{Limits, MS, SECOND, Scenario};
@@ -407,6 +407,9 @@ impl World {
         let line = format!("{owner} sends batch {} of {lane} slot {}:{what}", batch.batch, batch.slot);
         self.note(|| line);
         self.check_send(process, lane, &batch)?;
+        for number in batch.messages.iter().filter_map(|m| number_of(&m.id)) {
+            self.ledger.entries[number].at[usize::from(lane.destination.0)].sent_at = self.now;
+        }
         let Lane { shard, epoch, destination } = lane;
         let limit_us = batch.limit_ms * MS;
         let (there_us, back_us) = self.sinks[usize::from(destination.0)].latency_us(&mut self.dice, limit_us);

@@ -357,8 +357,9 @@ impl Owner {
             base,
             moved,
             runs: runs.iter().collect(),
-            receipts: ReceiptRow { lanes: vec![(lane("a", end), receipts)] },
+            receipts: ReceiptRow { lanes: vec![(lane("a", end), receipts)], ..ReceiptRow::default() },
             parked: vec![],
+            acts: vec![],
         }
     }
 

@@ -6,6 +6,7 @@
 
 use std::time::Duration;
 
+pub mod acts;
 pub mod checkpoint;
 pub mod fencing;
 mod fixture;
@@ -136,6 +137,16 @@ cases! { $
         a_payload_above_the_limit_is_kept_inside_the_server
         many_parked_rows
         nothing_is_parked_without_the_lease
+    }
+    acts {
+        an_act_is_open_in_its_shards
+        many_order_at_once
+        progress_is_part_of_a_checkpoint
+        pauses_begin_and_end
+        an_edit_keeps_the_original
+        what_was_changed_is_found_by_position
+        parked_rows_are_listed_and_counted
+        a_scheduled_row_is_cancelled
     }
     lease {
         a_shard_has_one_owner

@@ -107,3 +107,43 @@ fn what_was_forgotten_is_kept_as_settled() {
 fn proven_as_soon_as_it_is_acknowledged() {
     is_found(Deliberate::Core(Fault::ProvenFollowsCursor), &Scenario::FORGETFUL, "is not flushed");
 }
+
+#[test]
+fn what_was_skipped_is_kept() {
+    is_found(Deliberate::Core(Fault::SkipForgotten), &Scenario::ACTS, "was skipped");
+}
+
+#[test]
+fn the_next_of_a_key_goes_on_before_a_skip_is_stored() {
+    is_found(Deliberate::Core(Fault::SkipNotAwaited), &Scenario::ACTS, "order of key");
+}
+
+#[test]
+fn a_redriven_message_stays_dead() {
+    is_found(Deliberate::Core(Fault::RedriveIgnored), &Scenario::ACTS, "is dead without a try");
+}
+
+#[test]
+fn the_original_is_sent_after_an_edit() {
+    is_found(Deliberate::Core(Fault::EditIgnored), &Scenario::ACTS, "other than it was written");
+}
+
+#[test]
+fn the_original_is_sent_again_after_an_edit_was_forgotten() {
+    is_found(Deliberate::Core(Fault::EditForgotten), &Scenario::ACTS_FORGOTTEN, "other than it was written");
+}
+
+#[test]
+fn a_redriven_message_goes_before_older_ones_of_its_key() {
+    is_found(Deliberate::Core(Fault::RedriveOvertakes), &Scenario::ACTS, "order of key");
+}
+
+#[test]
+fn a_paused_lane_sends_on() {
+    is_found(Deliberate::Core(Fault::PauseIgnored), &Scenario::ACTS, "which is paused");
+}
+
+#[test]
+fn the_next_owner_does_not_know_what_is_paused() {
+    is_found(Deliberate::Core(Fault::PauseNotRecovered), &Scenario::ACTS, "which is paused");
+}

@@ -81,6 +81,21 @@ fn b7_restored() {
 }
 
 #[test]
+fn s5_acts() {
+    holds(&Scenario::ACTS);
+}
+
+#[test]
+fn s5_acts_reconfigured() {
+    holds(&Scenario::ACTS_RECONFIGURED);
+}
+
+#[test]
+fn s5_acts_forgotten() {
+    holds(&Scenario::ACTS_FORGOTTEN);
+}
+
+#[test]
 fn a_seed_gives_the_same_run_every_time() {
     for seed in 0..20 {
         let once = run(&Scenario::EVERYTHING, seed, None).unwrap_or_else(|failure| panic!("\n{failure}"));

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use outhaul_core::act::Verb;
 use outhaul_core::checkpoint::{Checkpoint, ShardCheckpoint, ShardOutcome};
 use outhaul_core::chunk::{self, DestinationNames as _};
 use outhaul_core::destination::{DestinationSet, NO_ROUTE};
@@ -99,6 +100,7 @@ impl Database {
         let moved = self.packed(c, s)?;
         applied.moved.extend(moved.iter().filter_map(|m| Some((number_of(&m.id)?, m.destinations))));
         let receipts = self.receipts_stored(s)?;
+        self.write_acts(s)?;
         let tables = &mut self.shards[usize::from(s.shard.0)];
         tables.log.extend(moved);
         for write in &s.parked {
@@ -110,7 +112,7 @@ impl Database {
         self.check_parked(s)
     }
 
-    /// A parked row goes only for a receipt. A message without its content is parked before its row is deleted: nobody
+    /// A parked row goes only for a receipt, or since an operator says so. A message without its content is parked before its row is deleted: nobody
     /// could park it afterwards.
     fn check_parked(&self, s: &ShardCheckpoint) -> Result<(), String> {
         let tables = self.shard(s.shard);
@@ -119,8 +121,15 @@ impl Database {
             let of_lane = s.receipts.lanes.iter().filter(|(state, _)| state.destination == destination);
             of_lane.flat_map(|(_, receipts)| receipts).any(|r| r.position == position)
         };
+        let told = |destination: &str, position: Position| {
+            let of_lane = s.receipts.acts.iter().filter(|t| t.destination == destination);
+            of_lane
+                .filter(|t| t.verb == Verb::Skip || destination == NO_ROUTE)
+                .any(|t| t.positions.contains(position.0))
+        };
         for write in &s.parked {
             if let ParkedWrite::Remove { destination, position, .. } = write
+                && !told(destination, *position)
                 && !answered(destination, *position)
                 && !self.names.iter().zip(&tables.receipted).any(|(n, r)| n == destination && r.contains(position.0))
             {
@@ -266,6 +275,11 @@ impl super::Shard {
                 let key = (entry.destination.clone(), entry.position);
                 let row = self.parked.get_mut(&key).ok_or("a parked row that is not there is updated")?;
                 row.0 = entry.clone();
+            }
+            ParkedWrite::Replace { entry, message } => {
+                let key = (entry.destination.clone(), entry.position);
+                let row = self.parked.get_mut(&key).ok_or("a parked row that is not there is replaced")?;
+                *row = (entry.clone(), message.clone());
             }
             ParkedWrite::Remove { destination, position, .. } => {
                 let key = (destination.clone(), *position);

@@ -1,0 +1,388 @@
+//! Acts: what operators tell the relay to do with parked messages, lanes and shards.
+//!
+//! An act is a row of `outbox_act` for each shard that it is about. The shard's owner reads what is open, carries it out
+//! and writes how far it has got in the checkpoint that stores what was changed. So an act is done once or, after a crash,
+//! goes on where the last checkpoint left it; and the row is the record of who did what, when and why.
+
+use std::fmt;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use serde_json::{Map, Value, json};
+
+use crate::message::{Defect, Message, Position, ShardId, parse_headers};
+use crate::parked::ParkedEntry;
+use crate::runs::Runs;
+pub use crate::wire::DecodeError;
+use crate::wire::{Reader, put_bytes};
+
+/// The number of an act, rising.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ActNumber(pub u64);
+
+impl fmt::Display for ActNumber {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// What is done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Verb {
+    /// Parked messages are due now, with attempts counted anew.
+    Redrive,
+    /// Parked messages are settled without being delivered.
+    Skip,
+    /// A parked message gets other content, and is due.
+    Edit,
+    /// Nothing new is begun in a lane, or in all lanes of a shard.
+    Pause,
+    /// The end of a pause.
+    Resume,
+    /// A scheduled message is taken out of the outbox table before it is due.
+    Cancel,
+}
+
+impl Verb {
+    const ALL: [Self; 6] = [Self::Redrive, Self::Skip, Self::Edit, Self::Pause, Self::Resume, Self::Cancel];
+
+    /// The word for it in tables, output and metrics.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Redrive => "redrive",
+            Self::Skip => "skip",
+            Self::Edit => "edit",
+            Self::Pause => "pause",
+            Self::Resume => "resume",
+            Self::Cancel => "cancel",
+        }
+    }
+
+    /// Reads [`Verb::as_str`].
+    pub fn parse(word: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|v| v.as_str() == word)
+    }
+
+    /// The number that is stored.
+    pub(crate) const fn code(self) -> u8 {
+        self as u8
+    }
+
+    pub(crate) fn from_code(code: u8) -> Option<Self> {
+        Self::ALL.into_iter().find(|v| v.code() == code)
+    }
+}
+
+/// How far an act has got in a shard.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ActState {
+    /// Not done yet, or not to its end.
+    Open,
+    /// Done.
+    Done,
+    /// Its owner cannot do it.
+    Refused,
+}
+
+impl ActState {
+    /// The word for it in tables and output.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Open => "open",
+            Self::Done => "done",
+            Self::Refused => "refused",
+        }
+    }
+
+    /// Reads [`ActState::as_str`].
+    pub fn parse(word: &str) -> Option<Self> {
+        [Self::Open, Self::Done, Self::Refused].into_iter().find(|s| s.as_str() == word)
+    }
+}
+
+/// Which parked messages of a destination: those that everything named fits. Nothing named: all.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Selector {
+    /// The one at this position.
+    pub position: Option<Position>,
+    /// Those of this key.
+    pub key: Option<String>,
+    /// Those whose last failure has this code.
+    pub code: Option<String>,
+    /// At most so many in a thousand seconds, in each shard. 0: as fast as it goes.
+    pub rate_milli: u64,
+}
+
+impl Selector {
+    /// As the table stores it: compact JSON.
+    pub fn encode(&self) -> String {
+        let mut map = Map::new();
+        let mut put = |name: &str, value: Option<Value>| drop(value.map(|v| map.insert(name.to_owned(), v)));
+        put("position", self.position.map(|p| json!(p.0)));
+        put("key", self.key.as_ref().map(|k| json!(k)));
+        put("reason", self.code.as_ref().map(|c| json!(c)));
+        put("rate_milli", (self.rate_milli > 0).then(|| json!(self.rate_milli)));
+        Value::Object(map).to_string()
+    }
+
+    /// Reads [`Selector::encode`]. None: it is not one, or names something that this build does not know: to go by the
+    /// rest would select more than was meant.
+    pub fn decode(text: &str) -> Option<Self> {
+        let Ok(Value::Object(map)) = serde_json::from_str(text) else { return None };
+        let mut selector = Self::default();
+        for (name, value) in map {
+            match name.as_str() {
+                "position" => selector.position = Some(Position(value.as_u64()?)),
+                "key" => selector.key = Some(value.as_str()?.to_owned()),
+                "reason" => selector.code = Some(value.as_str()?.to_owned()),
+                "rate_milli" => selector.rate_milli = value.as_u64()?,
+                _ => return None,
+            }
+        }
+        Some(selector)
+    }
+}
+
+/// Other content for a message. What is None stays as it is.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Edit {
+    /// Payload.
+    pub payload: Option<Bytes>,
+    /// Headers: the text of a JSON object of strings, or none at all.
+    pub headers: Option<Option<String>>,
+    /// Key, or none at all. The message stays in its shard.
+    pub key: Option<Option<String>>,
+}
+
+const EDIT_V1: u8 = 1;
+
+impl Edit {
+    /// The bytes that are stored.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = vec![EDIT_V1];
+        let mut put = |part: Option<Option<&[u8]>>| match part {
+            None => out.push(0),
+            Some(None) => out.push(1),
+            Some(Some(bytes)) => {
+                out.push(2);
+                put_bytes(&mut out, bytes);
+            }
+        };
+        put(self.payload.as_ref().map(|p| Some(p.as_ref())));
+        for part in [&self.headers, &self.key] {
+            put(part.as_ref().map(|text| text.as_deref().map(str::as_bytes)));
+        }
+        out
+    }
+
+    /// Reads [`Edit::encode`].
+    ///
+    /// # Errors
+    /// The bytes are not an edit of a version that this build knows.
+    pub fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
+        let mut r = Reader::new(bytes);
+        if r.u8("edit version")? != EDIT_V1 {
+            return Err(DecodeError { what: "edit version", at: 0 });
+        }
+        let payload = match r.u8("payload")? {
+            0 => None,
+            2 => Some(Bytes::copy_from_slice(r.bytes("payload")?)),
+            _ => return Err(r.fail("payload")),
+        };
+        let mut text = |what| {
+            Ok(match r.u8(what)? {
+                0 => None,
+                1 => Some(None),
+                2 => Some(Some(r.text(what)?)),
+                _ => return Err(r.fail(what)),
+            })
+        };
+        let edit = Self { payload, headers: text("headers")?, key: text("key")? };
+        if r.at_end() { Ok(edit) } else { Err(r.fail("end of edit")) }
+    }
+
+    /// The message with the other content. What was wrong with a part that is replaced is wrong no more.
+    pub fn apply(&self, message: &Message) -> Message {
+        let mended = |d: &Defect| match d {
+            Defect::TooLarge { .. } => self.payload.is_some(),
+            Defect::BadHeaders(_) | Defect::NotUtf8("headers") => self.headers.is_some(),
+            Defect::NotUtf8("msg_key") => self.key.is_some(),
+            _ => false,
+        };
+        let mut edited = message.clone();
+        if let Some(payload) = &self.payload {
+            edited.payload = payload.clone();
+        }
+        if let Some(headers) = &self.headers {
+            edited.headers.clone_from(headers);
+        }
+        if let Some(key) = &self.key {
+            edited.key.clone_from(key);
+        }
+        let headers = edited.headers.as_deref();
+        edited.defect = edited
+            .defect
+            .filter(|d| !mended(d))
+            .or_else(|| headers.and_then(|text| parse_headers(text).err()).map(Defect::BadHeaders));
+        edited
+    }
+}
+
+/// An act that is open, for one shard.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Act {
+    /// Number.
+    pub number: ActNumber,
+    /// Shard.
+    pub shard: ShardId,
+    /// What is done.
+    pub verb: Verb,
+    /// Where: by name; `-` for what no route names. None: all lanes of the shard, for a pause or its end.
+    pub destination: Option<String>,
+    /// Which messages. None: not readable by this build.
+    pub selector: Option<Selector>,
+    /// The content of an edit.
+    pub edit: Option<Arc<Edit>>,
+    /// What lies below was dealt with.
+    pub next: Position,
+    /// Messages that it has changed.
+    pub done: u64,
+    /// Messages that it left as they were, though they were selected.
+    pub left: u64,
+}
+
+/// A parked message that an act has selected.
+#[derive(Clone, Debug, PartialEq)]
+pub struct FoundParked {
+    /// The row.
+    pub entry: ParkedEntry,
+    /// Its content, where that was asked for.
+    pub message: Option<Arc<Message>>,
+}
+
+/// What a checkpoint writes of an act.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ActWrite {
+    /// Number.
+    pub number: ActNumber,
+    /// State.
+    pub state: ActState,
+    /// What lies below was dealt with.
+    pub next: Position,
+    /// Messages changed so far.
+    pub done: u64,
+    /// Messages left as they were so far.
+    pub left: u64,
+    /// Code and text of what stood in its way, or empty.
+    pub note: String,
+    /// What an edit has replaced: kept with the act, with a payload that was too large to be fetched.
+    pub original: Option<Original>,
+    /// What it changes of what is paused.
+    pub pause: Option<PauseWrite>,
+}
+
+/// A message as it was before an edit.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Original {
+    /// Destination under which it is parked.
+    pub destination: String,
+    /// The message.
+    pub message: Arc<Message>,
+}
+
+/// A change of what is paused. The destination None means all lanes of the shard; who and why are the act's.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PauseWrite {
+    /// Paused from now on.
+    Pause(Option<String>),
+    /// Not paused any more.
+    Resume(Option<String>),
+}
+
+/// Messages that an act has changed, as a receipt row tells of them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Touched {
+    /// Number.
+    pub number: ActNumber,
+    /// What was done.
+    pub verb: Verb,
+    /// Destination under which they were parked.
+    pub destination: String,
+    /// Their positions.
+    pub positions: Runs,
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::destination::DestinationSet;
+    use crate::message::{Row, Seq};
+
+    fn edit() -> impl Strategy<Value = Edit> {
+        let text = || proptest::option::of(proptest::option::of(".{0,9}"));
+        let payload = proptest::option::of(proptest::collection::vec(any::<u8>(), 0..20).prop_map(Bytes::from));
+        (payload, text(), text()).prop_map(|(payload, headers, key)| Edit { payload, headers, key })
+    }
+
+    proptest! {
+        #[test]
+        fn an_edit_reads_back(edit in edit()) {
+            prop_assert_eq!(Edit::decode(&edit.encode()), Ok(edit));
+        }
+
+        #[test]
+        fn a_selector_reads_back(position in any::<Option<u64>>(), key in any::<Option<String>>(),
+                                 code in any::<Option<String>>(), rate_milli in any::<u64>()) {
+            let selector = Selector { position: position.map(Position), key, code, rate_milli };
+            prop_assert_eq!(Selector::decode(&selector.encode()), Some(selector));
+        }
+
+        #[test]
+        fn nothing_panics(bytes in proptest::collection::vec(any::<u8>(), 0..60), text in ".{0,60}") {
+            let _ = Edit::decode(&bytes);
+            let _ = Selector::decode(&text);
+        }
+    }
+
+    #[test]
+    fn what_is_not_known_selects_nothing() {
+        assert_eq!(Selector::decode("{}"), Some(Selector::default()));
+        for text in ["", "[]", r#"{"older_than":7}"#, r#"{"key":1}"#] {
+            assert_eq!(Selector::decode(text), None, "{text}");
+        }
+        assert!(
+            Verb::ALL.into_iter().all(|v| Verb::parse(v.as_str()) == Some(v) && Verb::from_code(v.code()) == Some(v))
+        );
+    }
+
+    #[test]
+    fn an_edit_mends_what_it_replaces_and_nothing_else() {
+        let message = |defect: Option<Defect>| {
+            let row = Row {
+                seq: Seq(1),
+                shard: ShardId(0),
+                id: "m".into(),
+                topic: "t".into(),
+                key: Some("k".into()),
+                headers: None,
+                payload: Bytes::from_static(b"p"),
+                created_at_us: 0,
+                defect,
+            };
+            Message::from_row(row, Position(4), DestinationSet::EMPTY)
+        };
+        let payload = Edit { payload: Some(Bytes::from_static(b"q")), ..Edit::default() };
+        let edited = payload.apply(&message(Some(Defect::TooLarge { bytes: 9, limit: 1 })));
+        assert_eq!((edited.payload.as_ref(), edited.defect, edited.key.as_deref()), (&b"q"[..], None, Some("k")));
+        let bad = Defect::NotUtf8("headers");
+        assert_eq!(payload.apply(&message(Some(bad.clone()))).defect, Some(bad.clone()));
+        let headers = Edit { headers: Some(None), key: Some(Some("l".into())), ..Edit::default() };
+        let edited = headers.apply(&message(Some(bad)));
+        assert_eq!((edited.defect, edited.key.as_deref(), edited.payload.as_ref()), (None, Some("l"), &b"p"[..]));
+        let bad = Edit { headers: Some(Some("[]".into())), ..Edit::default() };
+        assert!(matches!(bad.apply(&message(None)).defect, Some(Defect::BadHeaders(_))));
+        assert_eq!(bad.apply(&message(Some(Defect::NoTopic))).defect, Some(Defect::NoTopic));
+    }
+}
