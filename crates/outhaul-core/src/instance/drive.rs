@@ -97,10 +97,14 @@ impl Instance {
             let quiet = now.mono_us >= self.newest_row_at_us.saturating_add(QUIET_AFTER_MS * 1_000);
             let longest_us =
                 if quiet { settings.poll_quiet_us.max(settings.poll_idle_us) } else { settings.poll_idle_us };
+            // A poll that took long (a slow database, a full machine) is followed by as long a rest: polls then bring
+            // more rows, and sends become fewer and larger, where there is nothing to spare.
+            let took_us = now.mono_us.saturating_sub(self.poll.began_at_us);
+            let shortest_us = took_us.clamp(settings.poll_busy_us, settings.poll_idle_us.max(settings.poll_busy_us));
             self.poll_wait_us = match (cut, taken) {
                 (true, _) => 0,
-                (false, 1..) => settings.poll_busy_us,
-                (false, 0) => (self.poll_wait_us * 2).clamp(settings.poll_busy_us, longest_us),
+                (false, 1..) => shortest_us,
+                (false, 0) => (self.poll_wait_us * 2).clamp(shortest_us, longest_us.max(shortest_us)),
             };
             self.poll.next_at_us = now.mono_us.saturating_add(self.poll_wait_us);
             self.mark_until_empty(token, complete && !cut);
@@ -142,6 +146,7 @@ impl Instance {
             if !shards.is_empty() {
                 let (token, ranges, known) = self.intake.begin_poll();
                 self.poll.under_way = true;
+                self.poll.began_at_us = now.mono_us;
                 self.poll_read = Some((token, shards.clone()));
                 self.read(token, ReadKind::Poll, shards, ranges, known);
             }

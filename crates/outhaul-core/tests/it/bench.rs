@@ -64,6 +64,9 @@ pub struct Bench {
     pub lease: (Option<String>, u64, bool),
     /// Whether lease rounds are left without an answer.
     pub leases_held: bool,
+    /// Whether polls are answered by the test, and the answer to the one that is under way.
+    pub polls_held: bool,
+    pub poll: Option<Input>,
     /// Whether rescans read now and are answered later; what they read.
     pub rescans_held: bool,
     pub rescan: Option<Input>,
@@ -121,6 +124,8 @@ impl Bench {
             lease: (Some("me".into()), 1, false),
             leases_held: false,
             rescans_held: false,
+            polls_held: false,
+            poll: None,
             rescan: None,
             start_fails: false,
             starts_held: false,
@@ -289,6 +294,10 @@ impl Bench {
                 let inside = |r: &&Row| ranges.iter().any(|run| run.first <= r.seq.0 && r.seq.0 <= run.last);
                 let input =
                     Input::Rows { token, rows: Some((self.table.iter().filter(inside).cloned().collect(), false)) };
+                if kind == ReadKind::Poll && self.polls_held {
+                    self.poll = Some(input);
+                    return None;
+                }
                 if kind == ReadKind::Rescan && self.rescans_held {
                     self.rescan = Some(input);
                     return None;

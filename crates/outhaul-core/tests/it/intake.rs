@@ -1,9 +1,12 @@
 //! Which rows are new.
 
+use outhaul_core::config::LaneLimits;
+use outhaul_core::instance::Input;
 use outhaul_core::intake::{Intake, Taken};
+use outhaul_core::lane::Slotting;
 use outhaul_core::message::Seq;
 
-use super::bench::row;
+use super::bench::{Bench, row};
 
 const NEW: Taken = Taken::New { repeated_id: false };
 
@@ -53,4 +56,29 @@ fn b5_a_sequence_that_starts_again_is_followed() {
     assert_eq!(intake.take(&row(1, "k")), NEW);
     intake.end(rescan, None);
     assert_eq!(poll(&mut intake, &[2, 100]), [2, 100]);
+}
+
+/// A database that answers late is not asked all the more often: the rest is as long as the poll was, up to the longest wait.
+#[test]
+fn a_poll_that_took_long_is_followed_by_as_long_a_rest() {
+    let mut bench = Bench::running(LaneLimits::default(), Slotting::Single);
+    (bench.polls_held, bench.rescans_held) = (true, true);
+    bench.pass_ms(80);
+    // Milliseconds that a poll takes, and that lie between its answer and the next poll at least.
+    for (n, (takes, rests)) in [(0, 2), (6, 5), (500, 7)].into_iter().enumerate() {
+        let seq = n as u64 + 1;
+        bench.table.push(row(seq, "k"));
+        let Some(Input::Rows { token, .. }) = bench.poll.take() else { panic!("no poll is under way") };
+        bench.give(Input::Rows { token, rows: Some((Vec::new(), false)) });
+        while bench.poll.is_none() {
+            bench.pass_ms(1);
+        }
+        bench.pass_ms(takes);
+        let shown = bench.poll.take().expect("a poll is under way");
+        bench.give(shown);
+        bench.pass_ms(rests);
+        assert!(bench.poll.is_none(), "after a poll of {takes} ms");
+        bench.pass_ms(2);
+        assert!(bench.poll.is_some(), "after a poll of {takes} ms");
+    }
 }
