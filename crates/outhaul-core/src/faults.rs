@@ -45,7 +45,7 @@ pub enum Fault {
     EditIgnored,
     /// What was edited and then forgotten by its destination is sent again as it was before the edit.
     EditForgotten,
-    /// A message that is redriven goes beside later ones of its key that are in the lane.
+    /// A parked message goes although the lane has not come to what is older.
     RedriveOvertakes,
     /// A paused lane sends on.
     PauseIgnored,

@@ -4,7 +4,6 @@
 //! edited, or taken from what had no route is held until the checkpoint that says so has committed; only then the next of
 //! its key goes on, or it is sent. Else a crash in between could bring it back behind later ones, or as it was before.
 
-use std::collections::HashSet;
 use std::sync::Arc;
 
 use super::block::BlockEntry;
@@ -184,42 +183,15 @@ impl Lane {
         held.flatten()
     }
 
-    fn write(&mut self, write: ParkedWrite, now: Now) {
+    pub(super) fn write(&mut self, write: ParkedWrite, now: Now) {
         self.parked.push(write);
         self.changed_at_us.get_or_insert(now.mono_us);
     }
 
-    /// Parks a message beside others of its key that may be in the lane: it waits until those have left their slot.
+    /// Parks a message, perhaps before others of its key that are in the slots: it goes behind them.
     fn bring(&mut self, key: OrderKey, entry: BlockEntry) {
         self.blocks.insert(key.clone(), entry);
-        self.set_going(key);
-    }
-
-    /// A block begins with another message than before, and is to go on: once what else is in the slots of its key, and was
-    /// perhaps committed before it, has left them.
-    fn set_going(&mut self, key: OrderKey) {
-        self.redriven.insert(key.clone());
-        if !self.faults.has(Fault::RedriveOvertakes) {
-            self.blocks.change(&key, |block| block.late = true);
-            self.late.insert(key);
-        }
-    }
-
-    /// Blocks whose key has left the slots, up to where the lane has got, go on.
-    pub(super) fn let_late_go(&mut self) {
-        if self.late.is_empty() {
-            return;
-        }
-        let in_slots: HashSet<OrderKey> = self.slots.values().flat_map(super::Slot::keys).collect();
-        let (next, blocks) = (self.next, &mut self.blocks);
-        self.late.retain(|key| {
-            let first = blocks.get(key).and_then(|b| b.entries.front()).map(|e| e.entry.position);
-            let waits = first.is_some_and(|first| first >= next) || in_slots.contains(key);
-            if !waits {
-                blocks.change(key, |block| block.late = false);
-            }
-            waits
-        });
+        self.redriven.insert(key);
     }
 
     /// The checkpoint that removes a parked row has committed.
@@ -249,7 +221,7 @@ impl Lane {
             }
         });
         if self.blocks.contains_key(key) {
-            self.set_going(key.clone());
+            self.redriven.insert(key.clone());
         } else {
             self.redriven.remove(key);
         }

@@ -73,8 +73,6 @@ pub(crate) struct Block {
     pub(crate) sending: Option<Position>,
     /// The one whose content is being read.
     pub(crate) reading: Option<Position>,
-    /// It came into the lane beside other messages of its key: it waits until those have left their slot.
-    pub(crate) late: bool,
     /// Its entry in [`Blocks::due`].
     indexed: Option<(u32, Due)>,
 }
@@ -194,7 +192,7 @@ impl Block {
     /// When the first one is due, microseconds of the wall clock. None: never by itself.
     pub(crate) fn due_at_us(&self) -> Option<i64> {
         let first = self.entries.front()?;
-        if self.is_active() || self.late || first.held {
+        if self.is_active() || first.held {
             return None;
         }
         match first.entry.state {

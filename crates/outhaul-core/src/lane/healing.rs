@@ -261,7 +261,9 @@ impl Lane {
             self.take_back(slot_id, &item); // The lane comes to it again.
         } else if let Some(slot) = self.slots.get_mut(&slot_id) {
             // What the lane has taken again goes before it, as far as it is older.
-            let younger = |i: &Item| !i.parked && i.message.position > item.message.position;
+            let key = OrderKey::of(&item.message);
+            let younger =
+                |i: &Item| i.message.position > item.message.position && (!i.parked || OrderKey::of(&i.message) == key);
             let at = slot.queue.iter().position(younger).unwrap_or(slot.queue.len());
             slot.queue.insert(at, item);
         }

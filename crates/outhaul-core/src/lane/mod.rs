@@ -80,8 +80,6 @@ pub struct Lane {
     given_up: Runs,
     /// Parked messages that an act changes with the next checkpoint, and what order is kept by of them until then.
     held: BTreeMap<Position, OrderKey>,
-    /// Keys of blocks that wait for others of their key: [`block::Block::late`].
-    late: BTreeSet<OrderKey>,
     /// Positions that were skipped since the lane began, and all that were ever edited.
     skipped: Runs,
     edited: Runs,
@@ -191,7 +189,6 @@ impl Lane {
             reading_parked: BTreeMap::new(),
             given_up: Runs::new(),
             held: BTreeMap::new(),
-            late: BTreeSet::new(),
             skipped: Runs::new(),
             edited: Runs::new(),
             newest_edit: BTreeMap::new(),

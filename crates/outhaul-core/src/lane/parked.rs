@@ -7,6 +7,7 @@ use super::block::{BlockEntry, Due};
 use super::slot::Item;
 use super::{Lane, OrderKey};
 use crate::config::{Jitter, Now};
+use crate::faults::Fault;
 use crate::instance::Event;
 use crate::message::{Message, Position};
 use crate::parked::{ParkedEntry, ParkedState, ParkedWrite};
@@ -136,11 +137,15 @@ impl Lane {
             first.entry.due_at_us = now.wall_us.saturating_add_unsigned(wait_ms.saturating_mul(1_000));
             first.forget_content();
             // One that only waited for its turn has a time of its own from here on.
-            Some(std::mem::replace(&mut first.entry.state, ParkedState::Retrying))
+            let before = std::mem::replace(&mut first.entry.state, ParkedState::Retrying);
+            Some((before, first.entry.clone()))
         });
-        if let Some(before) = before.flatten() {
+        if let Some((before, entry)) = before.flatten() {
             self.count(before, -1);
             self.count(ParkedState::Retrying, 1);
+            if before != ParkedState::Retrying {
+                self.write(ParkedWrite::Update(entry), now);
+            }
         }
     }
 
@@ -160,7 +165,7 @@ impl Lane {
                 items.extend(slot.held.remove(key).into_iter().flat_map(|h| h.items));
             }
             let (rest, stop): (Vec<_>, Vec<_>) =
-                slot.queue.drain(..).partition(|i| i.parked || !blocked.contains(&OrderKey::of(&i.message)));
+                slot.queue.drain(..).partition(|i| !blocked.contains(&OrderKey::of(&i.message)));
             slot.queue.extend(rest);
             slot.count_aside();
             items.extend(stop);
@@ -168,6 +173,10 @@ impl Lane {
         items.sort_by_key(|i| i.message.position);
         let reason = Reason::new("OUT-4009", "waits behind a parked message of its key");
         for item in items {
+            if item.parked {
+                self.not_sending(&OrderKey::of(&item.message)); // It has its place in the block.
+                continue;
+            }
             self.release_room(slot_id, &item);
             self.park(item.message, ParkedState::Waiting, item.attempts, &reason, 0, now);
         }
@@ -179,7 +188,6 @@ impl Lane {
         let Some(start) = start.filter(|_| !self.blocks.is_empty() && self.is_verified(start)) else {
             return Vec::new();
         };
-        self.let_late_go();
         // Where the breaker is open, a parked message may be all there is to probe with.
         let mut due: Vec<(Position, OrderKey)> = Vec::new();
         for (slot_id, times) in self.blocks.due() {
@@ -188,7 +196,7 @@ impl Lane {
                 continue;
             }
             let by_now = times.range(..=(now.wall_us, Position(u64::MAX)));
-            let may = by_now.filter(|((_, position), _)| !self.is_behind_forgotten(*position));
+            let may = by_now.filter(|((_, position), _)| self.has_its_turn(*position));
             due.extend(may.take(self.blocks.room(slot_id)).map(|((_, position), key)| (*position, key.clone())));
         }
         due.sort_by_key(|(position, _)| *position);
@@ -212,6 +220,13 @@ impl Lane {
         missing
     }
 
+    /// Whether a parked message may go into its slot: what is older, perhaps of its key, is settled, or in the slots before
+    /// it.
+    fn has_its_turn(&self, position: Position) -> bool {
+        let passed = position < self.next || self.faults.has(Fault::RedriveOvertakes);
+        passed && !self.is_behind_forgotten(position)
+    }
+
     /// When parked messages are to be sent, microseconds of the monotonic clock. Where as many are under way as may be,
     /// an answer comes first.
     pub(super) fn parked_deadline_us(&self, now: Now, start: u64) -> Option<u64> {
@@ -219,7 +234,7 @@ impl Lane {
             if self.blocks.room(slot_id) == 0 {
                 return None;
             }
-            let (at, _) = times.keys().find(|(_, position)| !self.is_behind_forgotten(*position))?;
+            let (at, _) = times.keys().find(|(_, position)| self.has_its_turn(*position))?;
             let at = now.mono_us.saturating_add_signed(at.saturating_sub(now.wall_us).max(0));
             self.slots.get(&slot_id).map_or(Some(at), |slot| slot.not_before(at, start))
         };

@@ -180,13 +180,6 @@ impl Slot {
         items.filter(|i| !i.parked).map(|i| i.message.position)
     }
 
-    /// What order is kept by of all messages here, those under way included, parked ones left out.
-    pub(super) fn keys(&self) -> impl Iterator<Item = OrderKey> + '_ {
-        let items = self.queue.iter().chain(self.under_way.iter().flat_map(|u| &u.items));
-        let held = self.held.values().flat_map(|h| &h.items);
-        items.chain(held).filter(|i| !i.parked).map(|i| OrderKey::of(&i.message))
-    }
-
     /// Takes a parked message out of the queue. False: it is not there, perhaps under way.
     pub(super) fn take_back_parked(&mut self, position: Position) -> bool {
         let at = self.queue.iter().position(|i| i.parked && i.message.position == position);

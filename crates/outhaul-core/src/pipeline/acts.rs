@@ -31,7 +31,7 @@ struct Walk {
     selector: Selector,
     page: VecDeque<FoundParked>,
     reading: bool,
-    /// Edits that the lane had stored when the page was asked for: after another one its content may be an older one's.
+    /// Edits that the lane had stored when the page was asked for: after another one the page is read anew.
     edits_before: u64,
     /// An older edit of the same message comes first.
     waits: bool,
@@ -261,7 +261,8 @@ impl Pipeline {
                 }
                 return false;
             };
-            if walk.act.verb == Verb::Edit && walk.edits_before != self.edits_stored(&walk.destination) {
+            // After an edit the page may show a message as it was, with another key.
+            if walk.edits_before != self.edits_stored(&walk.destination) {
                 (walk.ended, walk.read_at_us) = (false, 0);
                 walk.page.clear();
                 continue;

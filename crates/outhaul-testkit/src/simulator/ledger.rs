@@ -143,7 +143,7 @@ impl Ledger {
         }
     }
 
-    fn blocks_key(&self, destination: DestinationIndex) -> bool {
+    pub(super) fn blocks_key(&self, destination: DestinationIndex) -> bool {
         self.destinations[usize::from(destination.0)].limits.block_key
     }
 
@@ -200,8 +200,9 @@ impl Ledger {
             return Ok(());
         }
         let Some(key) = self.entries[number].key.filter(|_| number < self.order_ends_at) else { return Ok(()) };
-        if self.entries[number].at[d].rekeyed || self.entries[number].at[d].rerouted {
-            return Ok(()); // It comes when an operator says so, or by another key.
+        let at = &self.entries[number].at[d];
+        if at.rekeyed || at.rerouted || at.skipped {
+            return Ok(()); // It comes when an operator says so, by another key, or late, after it was given up.
         }
         if !self.entries[number].destinations.contains(destination) {
             return Ok(()); // It was sent ahead, and then moved by one that did not know the destination.
@@ -262,7 +263,7 @@ impl Ledger {
             }
             let Some(key) = self.entries[*number].key else { continue };
             let at = &self.entries[*number].at[usize::from(destination.0)];
-            if at.rekeyed || at.rerouted {
+            if at.rekeyed || at.rerouted || at.skipped {
                 continue;
             }
             if !self.entries[*number].destinations.contains(destination) {

@@ -135,7 +135,7 @@ fn the_original_is_sent_again_after_an_edit_was_forgotten() {
 
 #[test]
 fn a_redriven_message_goes_before_older_ones_of_its_key() {
-    is_found(Deliberate::Core(Fault::RedriveOvertakes), &Scenario::ACTS, "order of key");
+    is_found(Deliberate::Core(Fault::RedriveOvertakes), &Scenario::ACTS_FORGOTTEN, "order of key");
 }
 
 #[test]

@@ -268,7 +268,7 @@ impl super::Shard {
                     return Err(format!("a parked row for {} does not belong to its position", message.id));
                 }
                 if self.parked.insert(key, (entry.clone(), message.clone())).is_some() {
-                    return Err(format!("{} is parked a second time", message.id));
+                    return Err(format!("{} is parked a second time: {entry:?}", message.id));
                 }
             }
             ParkedWrite::Update(entry) => {
