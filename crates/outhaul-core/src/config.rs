@@ -187,6 +187,23 @@ impl Config {
         Self { owner, settings, destinations, routes, seed, faults: Faults::NONE }
     }
 
+    /// What all instances of an outbox should have in common: routes, destinations by name, and what dead messages do to
+    /// their key. Short, of `0-9a-f`; the same whatever the order in which they are named. Only for telling apart.
+    pub fn digest(&self) -> String {
+        let names = self.names();
+        let name = |d: &DestinationIndex| names.get(usize::from(d.0)).map_or("", String::as_str);
+        let destinations = self.destinations.iter().map(|d| format!("destination {:?} {}", d.name, d.limits.block_key));
+        let routes = self.routes.iter().map(|r| {
+            let mut to: Vec<&str> = r.to.iter().map(name).collect();
+            to.sort_unstable();
+            format!("route {:?} {to:?}", r.pattern)
+        });
+        let mut parts: Vec<String> = destinations.chain(routes).collect();
+        parts.sort_unstable();
+        let fnv = |h: u64, b: u8| (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3);
+        format!("{:016x}", parts.join("\n").bytes().fold(0xcbf2_9ce4_8422_2325, fnv))
+    }
+
     /// Names of the destinations, by index.
     pub fn names(&self) -> Arc<[String]> {
         self.destinations.iter().map(|d| d.name.clone()).collect()
@@ -236,5 +253,40 @@ impl Jitter {
     pub(crate) fn backoff_ms(&mut self, n: u32, (first, longest): (u64, u64)) -> u64 {
         let full = first.saturating_mul(1 << n.saturating_sub(1).min(20)).clamp(1, longest.max(1));
         full - self.next() % (full / 2 + 1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::route::Route;
+
+    #[test]
+    fn a_digest_tells_what_differs_and_not_in_which_order_it_was_named() {
+        let config = |names: &[&str], routes: &[(&str, &[u8])], block_key: bool| {
+            let limits = LaneLimits { block_key, ..LaneLimits::default() };
+            let destination = |n: &&str| DestinationConfig {
+                name: (*n).to_owned(),
+                slotting: Slotting::Single,
+                limits: limits.clone(),
+            };
+            let route = |(pattern, to): &(&str, &[u8])| Route {
+                pattern: (*pattern).to_owned(),
+                to: to.iter().map(|d| DestinationIndex(*d)).collect(),
+            };
+            let routes = Routes::new(routes.iter().map(route).collect());
+            Config::new("me".into(), Settings::default(), names.iter().map(destination).collect(), routes, 1).digest()
+        };
+        let one = config(&["a", "b"], &[("x", &[0]), ("y*", &[0, 1])], true);
+        assert!(one.len() == 16 && one.is_ascii());
+        assert_eq!(one, config(&["b", "a"], &[("y*", &[0, 1]), ("x", &[1])], true));
+        for other in [
+            config(&["a", "c"], &[("x", &[0]), ("y*", &[0, 1])], true),
+            config(&["a", "b"], &[("x", &[1]), ("y*", &[0, 1])], true),
+            config(&["a", "b"], &[("x", &[0]), ("y", &[0, 1])], true),
+            config(&["a", "b"], &[("x", &[0]), ("y*", &[0, 1])], false),
+        ] {
+            assert_ne!(one, other);
+        }
     }
 }

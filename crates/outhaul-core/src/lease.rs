@@ -22,6 +22,8 @@ pub struct InstanceRow {
     pub owner: String,
     /// Whether it is draining and takes no shards.
     pub draining: bool,
+    /// Its [`Config::digest`](crate::config::Config::digest). Empty: not told.
+    pub config: String,
 }
 
 /// What the database showed in one lease round.
@@ -86,7 +88,9 @@ mod tests {
                     expired: false,
                 })
                 .collect(),
-            instances: (0..instances).map(|i| InstanceRow { owner: format!("i{i}"), draining: false }).collect(),
+            instances: (0..instances)
+                .map(|i| InstanceRow { owner: format!("i{i}"), draining: false, config: String::new() })
+                .collect(),
         }
     }
 

@@ -21,6 +21,10 @@ impl Routes {
         Self(routes)
     }
 
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Route> {
+        self.0.iter()
+    }
+
     /// The destinations of a topic. Empty: no route, the message is parked under `-`.
     pub fn destinations(&self, topic: &str) -> DestinationSet {
         self.0.iter().filter(|r| matches(&r.pattern, topic)).flat_map(|r| r.to.iter().copied()).collect()

@@ -154,6 +154,7 @@ struct Engine {
     store: Arc<dyn Store>,
     settings: Settings,
     owner: String,
+    digest: String,
     names: Arc<[String]>,
     runners: Vec<Arc<Runner>>,
     tasks: JoinSet<(Input, Said)>,
@@ -192,12 +193,13 @@ async fn drive(outbox: Outbox, stop: Stop) -> Result<(String, Vec<Delivered>), R
         .collect();
     let (owner, routes) = (outbox.owner.clone(), outbox.routes.clone());
     let config = Config::new(owner, settings.clone(), destinations, routes, seed(&outbox.owner));
-    let names = config.names();
+    let (names, digest) = (config.names(), config.digest());
     let mut instance = Instance::new(config);
     let mut engine = Engine {
         store: outbox.store.clone(),
         settings,
         owner: outbox.owner.clone(),
+        digest,
         log: Log::new(&outbox.name, &names),
         names,
         runners,
@@ -409,6 +411,7 @@ impl Engine {
                     acquire,
                     leave,
                     troubles,
+                    config: self.digest.clone(),
                 };
                 let call = async move { store.lease_round(&round).await };
                 self.call(Asking::Leases, LEASES, call, Input::Leases);

@@ -144,6 +144,17 @@ impl Log {
                 let (verb, destination) = (verb.as_str(), destination.as_deref().unwrap_or_default());
                 tracing::info!(outbox, %shard, act = %number, verb, destination, done, left, "an operator's act is carried out");
             }
+            Event::OtherConfiguration { owners } if owners.is_empty() => {
+                tracing::info!(outbox, "all instances have the same routes and destinations");
+            }
+            Event::OtherConfiguration { owners } => {
+                tracing::error!(
+                    outbox,
+                    others = owners.join(" "),
+                    code = "OUT-4019",
+                    "these instances have other routes or destinations than this one: where a message goes depends on which of them moves it"
+                );
+            }
             Event::CommitUnknown => {
                 tracing::warn!(
                     outbox,

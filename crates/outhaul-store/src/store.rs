@@ -175,6 +175,8 @@ pub struct LeaseRound {
     pub leave: bool,
     /// What keeps it from delivering, for [`Store::instances`].
     pub troubles: Vec<Trouble>,
+    /// Digest of its configuration, at most 16 characters of ASCII.
+    pub config: String,
 }
 
 /// A relay process, as its last heartbeat shows it.
@@ -190,6 +192,8 @@ pub struct InstanceStatus {
     pub heartbeat_ms: u64,
     /// What keeps it from delivering.
     pub troubles: Vec<Trouble>,
+    /// Digest of its configuration: live instances whose digests differ have other routes or destinations.
+    pub config: String,
 }
 
 /// A new outbox row, as `outhaul enqueue` inserts it.

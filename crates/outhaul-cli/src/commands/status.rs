@@ -11,6 +11,7 @@ use serde::Serialize;
 
 use super::{chosen, of_outbox, open};
 use crate::arguments::Status;
+use crate::codes;
 use crate::config::{Config, Outbox};
 use crate::failure::{Exit, Failure, Failures, Outcome};
 use crate::{config, measure, output, timestamp};
@@ -29,6 +30,8 @@ struct OutboxReport {
     mode: String,
     shards: Vec<ShardReport>,
     instances: Vec<InstanceReport>,
+    /// Whether all owners of shards have the same routes and destinations.
+    same_configuration: bool,
 }
 
 /// A relay process, as its last heartbeat shows it.
@@ -38,6 +41,7 @@ struct InstanceReport {
     version: String,
     draining: bool,
     heartbeat_ms: u64,
+    config: String,
 }
 
 #[derive(Debug, Serialize)]
@@ -105,7 +109,7 @@ struct ParkedReport {
     dead: u64,
 }
 
-/// Shows the outboxes; exit code 3 if a message is dead or a lane is down.
+/// Shows the outboxes; exit code 3 if a message is dead, a lane is down, or instances have different configurations.
 ///
 /// # Errors
 /// A database's, or the configuration's.
@@ -133,7 +137,8 @@ pub async fn run(a: &Status, json: bool) -> Outcome {
     }
     let lanes = report.outboxes.iter().flat_map(|o| &o.shards).flat_map(|s| &s.lanes);
     let wants = |l: &LaneReport| l.parked.dead > 0 || l.down_since.is_some();
-    Ok(if lanes.into_iter().any(wants) { Exit::Attention } else { Exit::Fine })
+    let differ = report.outboxes.iter().any(|o| !o.same_configuration);
+    Ok(if differ || lanes.into_iter().any(wants) { Exit::Attention } else { Exit::Fine })
 }
 
 /// An outbox, and what is said of rows that no shard holds.
@@ -183,16 +188,26 @@ async fn read(config: &Config, outbox: &Outbox, store: &Arc<dyn Store>) -> Resul
             lanes,
         });
     }
-    let instances = instances
+    let instances: Vec<InstanceReport> = instances
         .into_iter()
         .map(|i| InstanceReport {
             name: i.owner,
             version: i.version,
             draining: i.draining,
             heartbeat_ms: i.heartbeat_ms,
+            config: i.config,
         })
         .collect();
-    Ok((OutboxReport { name: outbox.name.clone(), mode, shards, instances }, stray))
+    let same_configuration = have_the_same(&shards, &instances);
+    Ok((OutboxReport { name: outbox.name.clone(), mode, shards, instances, same_configuration }, stray))
+}
+
+/// Whether all owners of shards have the same configuration, as far as they tell.
+fn have_the_same(shards: &[ShardReport], instances: &[InstanceReport]) -> bool {
+    let owns = |i: &&InstanceReport| shards.iter().any(|s| s.owner.as_ref() == Some(&i.name));
+    let mut told = instances.iter().filter(owns).map(|i| i.config.as_str()).filter(|c| !c.is_empty());
+    let first = told.next();
+    told.all(|other| Some(other) == first)
 }
 
 /// What the shard's owner says keeps it from delivering. One whose lease has run out is not asked any more.
@@ -327,6 +342,13 @@ fn table(report: &Report) -> Vec<String> {
     let mut notes = vec![];
     let dash = || "-".to_owned();
     for o in &report.outboxes {
+        if !o.same_configuration {
+            let other = &codes::OTHER_CONFIGURATION;
+            notes.push(format!(
+                "{} {}: instances have different routes or destinations; {}",
+                other.code, o.name, other.remedy
+            ));
+        }
         for s in &o.shards {
             let hot = s
                 .oldest_hot_ms
@@ -459,10 +481,13 @@ mod tests {
             lanes,
         }];
         let (name, mode) = ("main".into(), "move".into());
-        let text = table(&Report { outboxes: vec![OutboxReport { name, mode, shards, instances: vec![] }] });
-        assert_eq!(text.len(), 6, "{text:#?}");
+        let text = table(&Report {
+            outboxes: vec![OutboxReport { name, mode, shards, instances: vec![], same_configuration: false }],
+        });
+        assert_eq!(text.len(), 7, "{text:#?}");
+        assert!(text[5].starts_with("OUT-4019 main: "), "{text:#?}");
         assert!(text[1].contains("2 (1s)") && text[1].contains("1 retrying, 2 waiting, 0 dead"), "{text:#?}");
-        assert_eq!(text[5], "main shard 0 a: no answer");
+        assert_eq!(text[6], "main shard 0 a: no answer");
     }
 
     #[test]
@@ -483,6 +508,7 @@ mod tests {
             version: "1".into(),
             draining: false,
             heartbeat_ms: 10,
+            config: String::new(),
             troubles: vec![elsewhere, trouble],
         };
         tell_troubles(&s, std::slice::from_ref(&instance), &mut lanes);

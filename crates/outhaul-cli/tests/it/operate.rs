@@ -13,6 +13,7 @@ on_every_database!(
     what_had_no_route_is_redriven,
     a_paused_destination_waits,
     a_scheduled_message_is_cancelled,
+    instances_with_other_destinations_are_told,
 );
 
 /// Two messages of a key, the first of which cannot be read.
@@ -215,4 +216,30 @@ async fn a_scheduled_message_is_cancelled(flavour: Flavour) {
         aloud.stdout
     );
     assert_eq!(ids(&scene.deliver("out.jsonl").await), ["now"]);
+}
+
+async fn instances_with_other_destinations_are_told(flavour: Flavour) {
+    let scene = Scene::new(flavour).await;
+    let db = scene.url();
+    let shards = if flavour == Flavour::Sqlite { "1" } else { "2" };
+    scene.run(&["init", "--db", db, "--shards", shards]).await.expect(0);
+    let mut one = scene.relay("one.jsonl");
+    let mut two = scene.folder.start(&["relay", "--db", db, "--to", "stdout:"], &[]);
+    one.says("OUT-4019").await;
+    two.says("OUT-4019").await;
+    if flavour != Flavour::Sqlite {
+        until("both own a shard", async || {
+            let status = scene.run(&["status", "--db", db, "--json"]).await.json();
+            status["outboxes"][0]["same_configuration"] == json!(false)
+        })
+        .await;
+        let status = scene.run(&["status", "--db", db]).await.expect(3);
+        assert!(status.stdout.contains("OUT-4019 main: "), "{}", status.stdout);
+    }
+    two.signal("TERM").await;
+    two.end().await.expect(0);
+    one.says("all instances have the same routes and destinations").await;
+    until("only one is left", async || scene.run(&["status", "--db", db]).await.code == 0).await;
+    one.signal("TERM").await;
+    one.end().await.expect(0);
 }

@@ -172,6 +172,11 @@ pub enum Event {
         /// Why it cannot be carried out (`OUT-4018`).
         refused: Option<String>,
     },
+    /// Other instances have other routes or destinations; told again and again while it is so. Empty: no more.
+    OtherConfiguration {
+        /// Their owner names.
+        owners: Vec<String>,
+    },
     /// A COMMIT was not answered; the database is asked whether it was applied.
     CommitUnknown,
     /// What was found out about it.

@@ -9,6 +9,8 @@ use crate::message::{Epoch, ShardId};
 
 /// Two lease rounds are never closer than this, milliseconds.
 pub(super) const LEASE_SPACING_MS: u64 = 10;
+/// Other instances that have another configuration are told of so often, milliseconds.
+const OTHERS_AGAIN_MS: u64 = 60_000;
 /// The last round is tried so many times. Without it the leases run out by themselves.
 const LEAVE_TRIES: u32 = 3;
 
@@ -73,6 +75,7 @@ impl Instance {
                 }
             }
         }
+        self.compare_configurations(now, &report);
         self.report = report;
         self.report_at_us = self.leases.began_at_us;
         self.first_report_at_us.get_or_insert(self.report_at_us);
@@ -85,6 +88,18 @@ impl Instance {
                     self.commands.push_back(Command::Event(Event::HandingOver { shard }));
                 }
             }
+        }
+    }
+
+    /// Which destinations a message goes to is decided by the instance that moves it: they had better agree.
+    fn compare_configurations(&mut self, now: Now, report: &LeaseReport) {
+        let differs = |i: &&lease::InstanceRow| !i.draining && !i.config.is_empty() && i.config != self.digest;
+        let owners: Vec<String> = report.instances.iter().filter(differs).map(|i| i.owner.clone()).collect();
+        let again = !owners.is_empty() && now.mono_us >= self.others_told_at_us.saturating_add(OTHERS_AGAIN_MS * 1_000);
+        if owners != self.other_configurations || again {
+            self.others_told_at_us = now.mono_us;
+            self.other_configurations.clone_from(&owners);
+            self.commands.push_back(Command::Event(Event::OtherConfiguration { owners }));
         }
     }
 

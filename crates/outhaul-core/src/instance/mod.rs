@@ -122,6 +122,10 @@ pub struct Instance {
     /// When the round of the report began, and the first round that was answered, microseconds of the monotonic clock.
     report_at_us: u64,
     first_report_at_us: Option<u64>,
+    /// This configuration's digest; who has another one, and when that was told.
+    digest: String,
+    other_configurations: Vec<String>,
+    others_told_at_us: u64,
     /// What the newest lease round was to release.
     releasing: Vec<(ShardId, Epoch)>,
     /// The newest epoch and log end of each shard that this process has had: a restored backup can show older ones.
@@ -170,6 +174,7 @@ impl Instance {
         Self {
             targets: config.indexes().map(|_| Target::default()).collect(),
             names: config.names(),
+            digest: config.digest(),
             jitter: Jitter::new(config.seed),
             poll_wait_us: config.settings.poll_busy_us,
             newest_row_at_us: 0,
@@ -180,6 +185,8 @@ impl Instance {
             report: LeaseReport::default(),
             report_at_us: 0,
             first_report_at_us: None,
+            other_configurations: Vec::new(),
+            others_told_at_us: 0,
             releasing: Vec::new(),
             had: BTreeMap::new(),
             poll: Cadence::default(),

@@ -62,6 +62,8 @@ pub struct Bench {
     pub checkpoints: Vec<Arc<Checkpoint>>,
     /// Owner, epoch and whether it has expired, as the next lease round shows them.
     pub lease: (Option<String>, u64, bool),
+    /// Other instances that lease rounds show.
+    pub others: Vec<InstanceRow>,
     /// Whether lease rounds are left without an answer.
     pub leases_held: bool,
     /// Whether polls are answered by the test, and the answer to the one that is under way.
@@ -123,6 +125,7 @@ impl Bench {
             checkpoints: Vec::new(),
             lease: (Some("me".into()), 1, false),
             leases_held: false,
+            others: Vec::new(),
             rescans_held: false,
             polls_held: false,
             poll: None,
@@ -268,7 +271,9 @@ impl Bench {
         let (owner, epoch, expired) = self.lease.clone();
         LeaseReport {
             leases: vec![LeaseRow { shard: SHARD, owner, epoch: Epoch(epoch), expired }],
-            instances: vec![InstanceRow { owner: "me".into(), draining: false }],
+            instances: std::iter::once(InstanceRow { owner: "me".into(), draining: false, config: String::new() })
+                .chain(self.others.iter().cloned())
+                .collect(),
         }
     }
 

@@ -4,6 +4,7 @@ use outhaul_core::checkpoint::ShardOutcome;
 use outhaul_core::config::LaneLimits;
 use outhaul_core::instance::{Event, Input};
 use outhaul_core::lane::Slotting;
+use outhaul_core::lease::InstanceRow;
 
 use super::bench::{Bench, delivered, row};
 
@@ -93,4 +94,28 @@ fn until_empty_does_not_take_the_lease_of_a_killed_process_for_a_living_one() {
     bench.answer_send(vec![delivered()]);
     bench.pass_ms(2_000);
     assert!(bench.stopped);
+}
+
+/// Whoever moves a message decides where it goes: others with other routes are told of, again and again while it is so.
+#[test]
+fn other_configurations_are_told() {
+    let mut bench = Bench::running(LaneLimits::default(), Slotting::Single);
+    let told = |bench: &mut Bench| {
+        bench.pass_ms(1_500);
+        let events = std::mem::take(&mut bench.events);
+        let of = |e: Event| if let Event::OtherConfiguration { owners } = e { Some(owners) } else { None };
+        events.into_iter().filter_map(of).collect::<Vec<_>>()
+    };
+    let other =
+        |owner: &str, config: &str, draining| InstanceRow { owner: owner.into(), draining, config: config.into() };
+    bench.others = vec![other("unknown", "", false), other("leaving", "another", true)];
+    assert!(told(&mut bench).is_empty());
+    bench.others.push(other("two", "another", false));
+    assert_eq!(told(&mut bench), [["two"]]);
+    assert!(told(&mut bench).is_empty());
+    bench.pass_ms(60_000);
+    assert_eq!(told(&mut bench), [["two"]]);
+    bench.others.clear();
+    assert_eq!(told(&mut bench), [Vec::<String>::new()]);
+    assert!(told(&mut bench).is_empty());
 }

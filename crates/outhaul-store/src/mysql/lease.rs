@@ -28,7 +28,7 @@ impl MySqlStore {
 
     pub(super) async fn instance_statuses(&self) -> StoreResult<Vec<InstanceStatus>> {
         let sql = format!(
-            "SELECT owner, version, draining, GREATEST(TIMESTAMPDIFF(MICROSECOND, heartbeat, {NOW}), 0) DIV 1000, troubles \
+            "SELECT owner, version, draining, GREATEST(TIMESTAMPDIFF(MICROSECOND, heartbeat, {NOW}), 0) DIV 1000, troubles, config \
              FROM {} ORDER BY owner",
             quoted(&self.options.table("outbox_instance"))
         );
@@ -41,6 +41,7 @@ impl MySqlStore {
                     draining: number::<u8>(&row, 2)? == 1,
                     heartbeat_ms: number(&row, 3)?,
                     troubles: trouble::decode(&text_opt(&mut row, 4)?.unwrap_or_default()),
+                    config: text(&mut row, 5)?,
                 })
             })
             .collect()
@@ -58,14 +59,15 @@ impl MySqlStore {
             format!("DELETE FROM {instance} WHERE owner = {owner}")
         } else {
             let (version, draining) = (literal(&version), u8::from(round.draining));
+            let config = literal(&round.config);
             let troubles = match round.troubles.as_slice() {
                 [] => "NULL".to_owned(),
                 some => literal(&trouble::encode(some)),
             };
             format!(
-                "INSERT INTO {instance} (owner, version, draining, heartbeat, troubles) \
-                 VALUES ({owner}, {version}, {draining}, {NOW}, {troubles}) \
-                 ON DUPLICATE KEY UPDATE version = {version}, draining = {draining}, heartbeat = {NOW}, troubles = {troubles}"
+                "INSERT INTO {instance} (owner, version, draining, heartbeat, troubles, config) \
+                 VALUES ({owner}, {version}, {draining}, {NOW}, {troubles}, {config}) ON DUPLICATE KEY UPDATE \
+                 version = {version}, draining = {draining}, heartbeat = {NOW}, troubles = {troubles}, config = {config}"
             )
         }];
         let change = |to: &str, of: &[(ShardId, Epoch)]| {
@@ -105,7 +107,7 @@ impl MySqlStore {
             "SELECT shard, owner, epoch, expires_at IS NULL OR expires_at <= {NOW} FROM {lease} WHERE shard >= 0 ORDER BY shard"
         ));
         statements.push(format!(
-            "SELECT owner, draining FROM {instance} WHERE heartbeat >= {NOW} - INTERVAL {} MICROSECOND ORDER BY owner",
+            "SELECT owner, draining, config FROM {instance} WHERE heartbeat >= {NOW} - INTERVAL {} MICROSECOND ORDER BY owner",
             ttl_ms * 1_000
         ));
         let statements: Vec<Statement> = statements.iter().map(Statement::new).collect();
@@ -136,7 +138,11 @@ fn report(leases: Answer, instances: Answer) -> StoreResult<LeaseReport> {
         });
     }
     for mut row in instances.rows {
-        report.instances.push(InstanceRow { owner: text(&mut row, 0)?, draining: number::<u8>(&row, 1)? == 1 });
+        report.instances.push(InstanceRow {
+            owner: text(&mut row, 0)?,
+            draining: number::<u8>(&row, 1)? == 1,
+            config: text(&mut row, 2)?,
+        });
     }
     Ok(report)
 }

@@ -202,6 +202,7 @@ pub(super) fn relay_tables(options: &StoreOptions) -> Vec<Table> {
                 ("draining", "BOOLEAN NOT NULL"),
                 ("heartbeat", "DATETIME(6) NOT NULL"),
                 ("troubles", "MEDIUMTEXT NULL"),
+                ("config", "VARCHAR(16) CHARACTER SET ascii COLLATE ascii_bin NOT NULL DEFAULT ''"),
             ],
             "PRIMARY KEY (owner)",
         ),

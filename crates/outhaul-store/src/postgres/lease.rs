@@ -20,9 +20,10 @@ impl PostgresStore {
         let (lease, instance) = (t("outbox_lease"), t("outbox_instance"));
         let later = "clock_timestamp() + $3 * interval '1 millisecond'";
         let beat = format!(
-            "INSERT INTO {instance} (owner, version, draining, heartbeat, troubles) VALUES ($1, $2, $3, clock_timestamp(), $4) \
+            "INSERT INTO {instance} (owner, version, draining, heartbeat, troubles, config) \
+             VALUES ($1, $2, $3, clock_timestamp(), $4, $5) \
              ON CONFLICT (owner) DO UPDATE SET version = EXCLUDED.version, draining = EXCLUDED.draining, \
-             heartbeat = EXCLUDED.heartbeat, troubles = EXCLUDED.troubles"
+             heartbeat = EXCLUDED.heartbeat, troubles = EXCLUDED.troubles, config = EXCLUDED.config"
         );
         let leave = format!("DELETE FROM {instance} WHERE owner = $1");
         let renew = format!(
@@ -42,11 +43,12 @@ impl PostgresStore {
             "SELECT shard, owner, epoch, expires_at IS NULL OR expires_at <= clock_timestamp() FROM {lease} WHERE shard >= 0 ORDER BY shard"
         );
         let instances = format!(
-            "SELECT owner, draining FROM {instance} WHERE heartbeat >= clock_timestamp() - $1 * interval '1 millisecond' ORDER BY owner"
+            "SELECT owner, draining, config FROM {instance} WHERE heartbeat >= clock_timestamp() - $1 * interval '1 millisecond' ORDER BY owner"
         );
 
         let owner = clean(&round.owner);
         let version = clean(&round.version);
+        let config = clean(&round.config);
         let troubles = trouble::encode(&round.troubles);
         let ttl_ms = f64::from(u32::try_from(round.ttl_ms).unwrap_or(u32::MAX));
         let pairs = |of: &[(ShardId, Epoch)]| -> (Vec<i16>, Vec<i64>) {
@@ -66,6 +68,7 @@ impl PostgresStore {
                 .with(&version, Type::TEXT)
                 .with(&round.draining, Type::BOOL)
                 .with(&troubles, Type::TEXT)
+                .with(&config, Type::TEXT)
         }];
         if !renewed.is_empty() {
             statements.push(
@@ -110,7 +113,7 @@ impl PostgresStore {
             });
         }
         for row in &instances {
-            report.instances.push(InstanceRow { owner: get(row, 0)?, draining: get(row, 1)? });
+            report.instances.push(InstanceRow { owner: get(row, 0)?, draining: get(row, 1)?, config: get(row, 2)? });
         }
         Ok(report)
     }
@@ -118,7 +121,7 @@ impl PostgresStore {
     pub(super) async fn instance_statuses(&self) -> StoreResult<Vec<InstanceStatus>> {
         let sql = format!(
             "SELECT owner, version, draining, \
-               greatest(extract(epoch FROM clock_timestamp() - heartbeat) * 1000, 0)::bigint, troubles FROM {} ORDER BY owner",
+               greatest(extract(epoch FROM clock_timestamp() - heartbeat) * 1000, 0)::bigint, troubles, config FROM {} ORDER BY owner",
             quoted(&self.options.table("outbox_instance"))
         );
         let rows = self.select(&self.other, Statement::new(&sql)).await?;
@@ -129,6 +132,7 @@ impl PostgresStore {
                 draining: get(row, 2)?,
                 heartbeat_ms: unsigned(get(row, 3)?),
                 troubles: trouble::decode(&get::<String>(row, 4)?),
+                config: get(row, 5)?,
             })
         };
         rows.iter().map(status).collect()

@@ -45,11 +45,12 @@ fn heartbeat(tx: &Transaction<'_>, names: &Names, round: &LeaseRound, ttl_us: i6
         tx.prepare_cached(&sql).and_then(|mut s| s.execute([&round.owner])).map_err(refusal)?;
     } else {
         let sql = format!(
-            "INSERT INTO {table} (owner, version, draining, heartbeat, troubles) VALUES (?, ?, ?, {NOW_US}, ?) ON CONFLICT (owner) DO \
+            "INSERT INTO {table} (owner, version, draining, heartbeat, troubles, config) VALUES (?, ?, ?, {NOW_US}, ?, ?) ON CONFLICT (owner) DO \
              UPDATE SET version = excluded.version, draining = excluded.draining, heartbeat = excluded.heartbeat, \
-             troubles = excluded.troubles"
+             troubles = excluded.troubles, config = excluded.config"
         );
-        let values = params![round.owner, round.version, round.draining, trouble::encode(&round.troubles)];
+        let values =
+            params![round.owner, round.version, round.draining, trouble::encode(&round.troubles), round.config];
         tx.prepare_cached(&sql).and_then(|mut s| s.execute(values)).map_err(refusal)?;
     }
     let sql = format!("DELETE FROM {table} WHERE heartbeat < {NOW_US} - ?");
@@ -60,7 +61,7 @@ fn heartbeat(tx: &Transaction<'_>, names: &Names, round: &LeaseRound, ttl_us: i6
 
 pub(super) fn instances(tx: &Transaction<'_>, names: &Names) -> StoreResult<Vec<InstanceStatus>> {
     let sql = format!(
-        "SELECT owner, version, draining, max({NOW_US} - heartbeat, 0), troubles FROM {} ORDER BY owner",
+        "SELECT owner, version, draining, max({NOW_US} - heartbeat, 0), troubles, config FROM {} ORDER BY owner",
         names.instance
     );
     let mut statement = tx.prepare_cached(&sql).map_err(refusal)?;
@@ -71,6 +72,7 @@ pub(super) fn instances(tx: &Transaction<'_>, names: &Names) -> StoreResult<Vec<
             draining: row.get(2)?,
             heartbeat_ms: unsigned(row.get(3)?) / 1_000,
             troubles: trouble::decode(&row.get::<_, String>(4)?),
+            config: row.get(5)?,
         })
     });
     rows.and_then(Iterator::collect).map_err(refusal)
@@ -91,8 +93,12 @@ fn report(tx: &Transaction<'_>, names: &Names, ttl_us: i64) -> StoreResult<Lease
         })
     });
     let leases = leases.and_then(Iterator::collect).map_err(refusal)?;
-    let sql = format!("SELECT owner, draining FROM {} WHERE heartbeat >= {NOW_US} - ? ORDER BY owner", names.instance);
+    let sql = format!(
+        "SELECT owner, draining, config FROM {} WHERE heartbeat >= {NOW_US} - ? ORDER BY owner",
+        names.instance
+    );
     let mut statement = tx.prepare_cached(&sql).map_err(refusal)?;
-    let instances = statement.query_map([ttl_us], |row| Ok(InstanceRow { owner: row.get(0)?, draining: row.get(1)? }));
+    let instances = statement
+        .query_map([ttl_us], |row| Ok(InstanceRow { owner: row.get(0)?, draining: row.get(1)?, config: row.get(2)? }));
     Ok(LeaseReport { leases, instances: instances.and_then(Iterator::collect).map_err(refusal)? })
 }

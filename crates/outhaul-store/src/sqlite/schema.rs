@@ -147,6 +147,7 @@ fn tables(names: &Names, plan: &InitPlan) -> Vec<Table> {
                 "draining INTEGER NOT NULL",
                 "heartbeat INTEGER NOT NULL",
                 "troubles TEXT NOT NULL DEFAULT ''",
+                "config TEXT NOT NULL DEFAULT ''",
             ],
             "",
         ),

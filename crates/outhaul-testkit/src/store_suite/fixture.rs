@@ -269,6 +269,7 @@ impl Fixture {
             acquire: vec![],
             leave: false,
             troubles: vec![],
+            config: String::new(),
         }
     }
 

@@ -115,9 +115,15 @@ pub async fn a_round_has_several_parts(flavour: Flavour) {
 /// Instances show while they are alive: draining ones as such, those that left or fell silent not at all.
 pub async fn instances_come_and_go(flavour: Flavour) {
     let f = Fixture::new(flavour).await;
-    let row = |owner: &str, draining: bool| InstanceRow { owner: owner.into(), draining };
+    let row = |owner: &str, draining: bool| InstanceRow {
+        owner: owner.into(),
+        draining,
+        config: if draining { "00c0ffee00c0ffee".into() } else { String::new() },
+    };
     assert_eq!(look(&f, "one").await.instances, [row("one", false)]);
-    run(&f, LeaseRound { draining: true, version: "1.2.3".into(), ..f.round("two") }).await;
+    let (version, config) = ("1.2.3".into(), "00c0ffee00c0ffee".into());
+    run(&f, LeaseRound { draining: true, version, config, ..f.round("two") }).await;
+    assert_eq!(f.store.instances().await.expect("the instances")[1].config, "00c0ffee00c0ffee");
     let mut instances = look(&f, "one").await.instances;
     instances.sort_by(|a, b| a.owner.cmp(&b.owner));
     assert_eq!(instances, [row("one", false), row("two", true)]);

@@ -68,7 +68,11 @@ impl Database {
             expired: l.owner.is_some() && l.expires_at <= now,
         });
         let alive = self.instances.iter().filter(|(_, (heartbeat, _))| heartbeat + self.ttl_us >= now);
-        let instances = alive.map(|(owner, (_, draining))| InstanceRow { owner: owner.clone(), draining: *draining });
+        let instances = alive.map(|(owner, (_, draining))| InstanceRow {
+            owner: owner.clone(),
+            draining: *draining,
+            config: String::new(),
+        });
         LeaseReport { leases: leases.collect(), instances: instances.collect() }
     }
 
