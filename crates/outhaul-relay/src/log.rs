@@ -151,7 +151,7 @@ impl Log {
                 tracing::error!(
                     outbox,
                     others = owners.join(" "),
-                    code = "OUT-4019",
+                    code = "OUT-4021",
                     "these instances have other routes or destinations than this one: where a message goes depends on which of them moves it"
                 );
             }

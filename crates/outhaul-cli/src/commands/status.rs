@@ -485,7 +485,7 @@ mod tests {
             outboxes: vec![OutboxReport { name, mode, shards, instances: vec![], same_configuration: false }],
         });
         assert_eq!(text.len(), 7, "{text:#?}");
-        assert!(text[5].starts_with("OUT-4019 main: "), "{text:#?}");
+        assert!(text[5].starts_with("OUT-4021 main: "), "{text:#?}");
         assert!(text[1].contains("2 (1s)") && text[1].contains("1 retrying, 2 waiting, 0 dead"), "{text:#?}");
         assert_eq!(text[6], "main shard 0 a: no answer");
     }

@@ -225,8 +225,8 @@ async fn instances_with_other_destinations_are_told(flavour: Flavour) {
     scene.run(&["init", "--db", db, "--shards", shards]).await.expect(0);
     let mut one = scene.relay("one.jsonl");
     let mut two = scene.folder.start(&["relay", "--db", db, "--to", "stdout:"], &[]);
-    one.says("OUT-4019").await;
-    two.says("OUT-4019").await;
+    one.says("OUT-4021").await;
+    two.says("OUT-4021").await;
     if flavour != Flavour::Sqlite {
         until("both own a shard", async || {
             let status = scene.run(&["status", "--db", db, "--json"]).await.json();
@@ -234,7 +234,7 @@ async fn instances_with_other_destinations_are_told(flavour: Flavour) {
         })
         .await;
         let status = scene.run(&["status", "--db", db]).await.expect(3);
-        assert!(status.stdout.contains("OUT-4019 main: "), "{}", status.stdout);
+        assert!(status.stdout.contains("OUT-4021 main: "), "{}", status.stdout);
     }
     two.signal("TERM").await;
     two.end().await.expect(0);
