@@ -400,8 +400,12 @@ impl Instance {
                 }
             }
             UntilEmpty::Below(ends) => {
+                // A destination that is back is asked what it still has, before that counts as settled.
+                let known = |p: &Pipeline| {
+                    p.lanes().iter().zip(&self.targets).all(|(l, t)| t.open().is_none() || l.is_verified(t.open()))
+                };
                 let settled = ends.iter().all(|(shard, end)| {
-                    self.pipelines().any(|(s, p)| s == *shard && p.is_settled_below(*end) && p.has_acted())
+                    self.pipelines().any(|(s, p)| s == *shard && p.is_settled_below(*end) && p.has_acted() && known(p))
                 });
                 let lost = ends.keys().any(|shard| !self.pipelines().any(|(s, _)| s == *shard));
                 if lost {

@@ -70,7 +70,7 @@ pub(super) struct Healing {
 
 impl Lane {
     /// Whether the lane may send after this start of its destination.
-    pub(super) fn is_verified(&self, start: Option<u64>) -> bool {
+    pub(crate) fn is_verified(&self, start: Option<u64>) -> bool {
         start.is_some_and(|n| n == self.healing.verified || (n > 0 && self.faults.has(Fault::SentUnverified)))
     }
 

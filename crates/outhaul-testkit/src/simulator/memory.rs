@@ -103,6 +103,12 @@ impl World {
         let d = usize::from(destination.0);
         let input = match question {
             Question::Start(..) if self.sinks[d].is_away(self.now, self.sinks[d].crashes) => question.unanswered(),
+            // Given up long ago, and another one has succeeded since.
+            Question::Start(_, start, _)
+                if self.processes[process].connections.get(&destination.0).is_some_and(|(newer, _)| *newer > start) =>
+            {
+                question.unanswered()
+            }
             Question::Start(_, start, before) => {
                 // Connected anew; what is sent from here on goes over this connection.
                 let made_after = self.sinks[d].crashes;
