@@ -1,8 +1,5 @@
 //! The benches, short: that they run to their end and print what they should. The figures mean nothing here.
 
-// Clippy knows tests by their attribute; here everything is one.
-#![allow(clippy::expect_used, clippy::unwrap_used)]
-
 use std::process::Command;
 
 /// What it prints.
