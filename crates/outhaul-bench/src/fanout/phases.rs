@@ -23,6 +23,8 @@ use crate::raw::{self, Place, Raw};
 const WRITERS: u64 = 8;
 /// Before the first phase, and never longer than it.
 const WARM_S: u64 = 5;
+/// What is committed so long before the trouble may not be delivered when it begins.
+const UNDER_WAY_S: u64 = 5;
 const SAMPLE: Duration = Duration::from_millis(250);
 /// Between two looks at what is still open.
 const LOOK: Duration = Duration::from_millis(500);
@@ -57,6 +59,13 @@ impl Timeline {
     pub const fn phase(self, n: usize) -> Range<usize> {
         let borders = self.borders();
         (self.rate * borders[n]) as usize..(self.rate * borders[n + 1]) as usize
+    }
+
+    /// Those of a phase whose waits count: of the first not the newest, which are under way when the trouble begins.
+    pub fn measured(self, n: usize) -> Range<usize> {
+        let Range { start, end } = self.phase(n);
+        let newest = if n == 0 { self.rate * (self.seconds / 4).min(UNDER_WAY_S) } else { 0 };
+        start..end - newest as usize
     }
 }
 

@@ -29,7 +29,7 @@ impl Acknowledged {
     fn waits(&self, seen: &Seen, phase: usize) -> [Wait; 2] {
         let mut waits: Vec<u64> = Vec::new();
         let mut open = usize::MAX;
-        for n in seen.timeline.phase(phase) {
+        for n in seen.timeline.measured(phase) {
             let at = self.at_us[n].unwrap_or(seen.ended_us);
             let wait = at.saturating_sub(seen.committed[n]);
             if self.at_us[n].is_none() {

@@ -117,11 +117,11 @@ async fn rolling_restart(flavour: Flavour, run: u64) -> Account {
     let mut relays: Vec<RelayProcess> = (0..4).map(|_| scene.relay()).collect();
     scene.shared_by(4).await;
     let mut writers = Writers::start(flavour, &database.url, 4, 118_402, 1_500, 53 + run);
-    for n in 0..relays.len() {
+    for relay in &mut relays {
         let arrived = scene.collector.distinct();
-        relays[n].terminate().await;
+        relay.terminate().await;
         scene.shared_by(3).await;
-        relays[n] = scene.relay();
+        *relay = scene.relay();
         scene.shared_by(4).await;
         assert!(scene.collector.wait_for(arrived + 500, LIMIT).await, "messages arrive all the while");
     }
