@@ -93,18 +93,30 @@ impl Troubled {
         answered.map(|outcome| outcome.expect("an answer for each")).collect()
     }
 
-    fn note(&self, messages: &[Arc<Message>], outcomes: &[Outcome]) {
-        let at = now_us();
+    fn note<'a>(&self, messages: impl Iterator<Item = &'a Arc<Message>>, at: u64) {
         let mut acks = self.acks.lock().expect("the times");
-        for (message, _) in messages.iter().zip(outcomes).filter(|(_, o)| matches!(o, Outcome::Delivered(_))) {
-            if let Some(n) = number(&message.id) {
-                acks.write_all(&[(n as u64).to_le_bytes(), at.to_le_bytes()].concat()).expect("a time is noted");
-            }
+        for n in messages.filter_map(|message| number(&message.id)) {
+            acks.write_all(&[(n as u64).to_le_bytes(), at.to_le_bytes()].concat()).expect("a time is noted");
         }
     }
 }
 
-/// Rows and the times of their acknowledgements, microseconds since 1970, as they were noted.
+/// A send under way. If it is dropped, it was not answered in time.
+struct UnderWay<'a> {
+    sink: &'a Troubled,
+    messages: &'a [Arc<Message>],
+}
+
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        self.sink.note(self.messages.iter(), UNANSWERED);
+    }
+}
+
+/// Noted in the place of a time: nobody knows whether the message is there, and it may be sent again.
+pub const UNANSWERED: u64 = 0;
+
+/// Rows and the times of their acknowledgements, microseconds since 1970, or [`UNANSWERED`], as they were noted.
 pub fn noted(acks: &Path) -> Vec<(usize, u64)> {
     let bytes = std::fs::read(acks).unwrap_or_default();
     let number = |b: &[u8]| b.try_into().map_or(0, u64::from_le_bytes);
@@ -133,6 +145,7 @@ impl Sink for Troubled {
     }
 
     async fn send(&self, slot: u32, messages: &[Arc<Message>]) -> Vec<Outcome> {
+        let mut under_way = UnderWay { sink: self, messages };
         let outcomes = match self.trouble() {
             Some(Trouble::Down) => vec![Outcome::DestinationDown(Reason::new(CODE, "down")); messages.len()],
             Some(Trouble::Rejects) => self.send_but_rejected(slot, messages).await,
@@ -145,7 +158,12 @@ impl Sink for Troubled {
             }
             None => self.inner.send(slot, messages).await,
         };
-        self.note(messages, &outcomes);
+        under_way.messages = &[];
+        let answered = |wanted: fn(&Outcome) -> bool| {
+            messages.iter().zip(&outcomes).filter(move |(_, outcome)| wanted(outcome)).map(|(message, _)| message)
+        };
+        self.note(answered(|outcome| matches!(outcome, Outcome::Delivered(_))), now_us());
+        self.note(answered(|outcome| matches!(outcome, Outcome::Unknown(_))), UNANSWERED);
         outcomes
     }
 
