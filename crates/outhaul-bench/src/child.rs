@@ -4,7 +4,6 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::{Arc, Mutex};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use async_trait::async_trait;
 use outhaul_core::config::{LaneLimits, Settings};
@@ -19,9 +18,11 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::process::{Child, Command};
 
+use crate::measure::now_us;
 use crate::rocketmq;
 
-const SLOTS: u32 = 4;
+/// Connections to a collector.
+pub const SLOTS: u32 = 4;
 
 /// What the child is told.
 #[derive(Debug, clap::Args)]
@@ -96,12 +97,17 @@ pub async fn stop(mut child: Child) {
 }
 
 /// Reports the ids of each batch and waits for one byte.
-struct Reporting {
+pub struct Reporting {
     to: Option<SocketAddr>,
     connections: Vec<Mutex<Option<TcpStream>>>,
 }
 
 impl Reporting {
+    /// To a collector; None: they are only counted.
+    pub fn new(to: Option<SocketAddr>) -> Self {
+        Self { to, connections: (0..SLOTS).map(|_| Mutex::default()).collect() }
+    }
+
     async fn report(&self, to: SocketAddr, slot: u32, messages: &[Arc<Message>]) -> std::io::Result<()> {
         let place = &self.connections[slot as usize];
         let kept = place.lock().expect("a connection").take();
@@ -173,7 +179,7 @@ impl Sink for Noting {
 
     async fn send(&self, slot: u32, messages: &[Arc<Message>]) -> Vec<Outcome> {
         let outcomes = self.inner.send(slot, messages).await;
-        let at = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_micros() as u64);
+        let at = now_us();
         let mut acks = self.acks.lock().expect("the times");
         for (message, _) in messages.iter().zip(&outcomes).filter(|(_, o)| matches!(o, Outcome::Delivered(_))) {
             acks.push((message.id.as_str().into(), at));
@@ -214,10 +220,7 @@ pub async fn run(arguments: Arguments) {
     let mut destinations: Vec<Destination> = (0..arguments.lanes)
         .map(|n| Destination {
             name: format!("sink-{n}"),
-            sink: Arc::new(Reporting {
-                to: arguments.collector.filter(|_| n == 0),
-                connections: (0..SLOTS).map(|_| Mutex::default()).collect(),
-            }),
+            sink: Arc::new(Reporting::new(arguments.collector.filter(|_| n == 0))),
             limits: LaneLimits::default(),
             require_ack: None,
         })

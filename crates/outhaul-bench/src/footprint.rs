@@ -24,7 +24,7 @@ pub struct Arguments {
 }
 
 /// Rows of the log and of the receipts, and their bytes with 60 a row for what is not content.
-async fn kept(raw: &mut dyn raw::Raw) -> (u64, u64, u64) {
+pub async fn kept(raw: &mut dyn raw::Raw) -> (u64, u64, u64) {
     let log_rows = raw.number("SELECT count(*) FROM outbox_log").await;
     let receipt_rows = raw.number("SELECT count(*) FROM outbox_receipt").await;
     let log = raw.number("SELECT sum(length(chunk) + length(id_filter) + 60) FROM outbox_log").await;

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use outhaul_store::{InitPlan, StoreOptions};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
@@ -13,7 +13,7 @@ use tokio::process::Child;
 use tokio::task::{JoinHandle, JoinSet};
 
 use crate::drain::article_table;
-use crate::measure::{percentile, used, used_by_server};
+use crate::measure::{now_us, percentile, used, used_by_server};
 use crate::raw::{self, Place};
 use crate::rocketmq::{self, Broker, Topic};
 use crate::{Db, child};
@@ -68,8 +68,13 @@ pub struct Times {
 impl Times {
     fn new(rows: usize) -> Self {
         let zeroes = || (0..rows).map(|_| AtomicU64::new(0)).collect();
-        let start_us = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_micros() as u64);
-        Self { start: Instant::now(), start_us, committed: zeroes(), arrived: zeroes(), count: AtomicUsize::new(0) }
+        Self {
+            start: Instant::now(),
+            start_us: now_us(),
+            committed: zeroes(),
+            arrived: zeroes(),
+            count: AtomicUsize::new(0),
+        }
     }
 
     fn now(&self) -> u64 {
@@ -101,8 +106,13 @@ impl Times {
 }
 
 /// Number of a row, from its id.
-fn number(id: &str) -> Option<usize> {
+pub fn number(id: &str) -> Option<usize> {
     id.strip_prefix("b-")?.parse().ok()
+}
+
+/// Key of a row.
+pub fn key(n: usize) -> String {
+    format!("user-{}", n % 5_000)
 }
 
 async fn collect(times: Arc<Times>, stream: TcpStream) {

@@ -5,12 +5,14 @@
 mod child;
 mod drain;
 mod enqueue;
+mod fanout;
 mod footprint;
 mod idle;
 mod latency;
 mod measure;
 mod raw;
 mod rocketmq;
+mod scale;
 
 use clap::{Parser, Subcommand, ValueEnum};
 
@@ -51,6 +53,10 @@ enum What {
     Idle(idle::Arguments),
     /// Rows and bytes written per message, with 1 and 10 lanes, at several rates.
     Footprint(footprint::Arguments),
+    /// Ten destinations, of which three turn bad: what the other seven feel, beside a loop that awaits all ten.
+    Fanout(fanout::Arguments),
+    /// A destination that takes 50 ms: throughput with more instances and shards, by key and by topic.
+    Scale(scale::Arguments),
     /// A relay in a process of its own, for the other commands.
     #[command(hide = true)]
     Child(child::Arguments),
@@ -60,6 +66,9 @@ enum What {
     /// A hand-made relay in a process of its own, for `latency --sink`.
     #[command(hide = true)]
     HandMade(rocketmq::hand_made::Arguments),
+    /// Outhaul or its rival in a process of its own, for `fanout`.
+    #[command(hide = true)]
+    FanoutChild(fanout::child::Arguments),
 }
 
 #[tokio::main(flavor = "multi_thread")]
@@ -74,8 +83,11 @@ async fn run(arguments: Arguments) {
         What::Enqueue(a) => enqueue::run(a).await,
         What::Idle(a) => idle::run(a).await,
         What::Footprint(a) => footprint::run(a).await,
+        What::Fanout(a) => fanout::run(a).await,
+        What::Scale(a) => scale::run(a).await,
         What::Child(a) => child::run(a).await,
         What::Sends(a) => rocketmq::sends::run(a).await,
         What::HandMade(a) => rocketmq::hand_made::run(a).await,
+        What::FanoutChild(a) => fanout::child::run(a).await,
     }
 }

@@ -1,6 +1,11 @@
 //! Percentiles, and what a process used.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// The clock that other processes see too, microseconds since 1970.
+pub fn now_us() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_micros() as u64)
+}
 
 /// A percentile of sorted values.
 pub fn percentile(sorted: &[u64], percent: f64) -> u64 {

@@ -26,6 +26,8 @@ pub trait Raw: Send {
     async fn execute(&mut self, sql: &str);
     /// First column of the first row, as a number.
     async fn number(&mut self, sql: &str) -> u64;
+    /// First column of all rows, as text.
+    async fn texts(&mut self, sql: &str) -> Vec<String>;
     /// The floor: one connection; select a page, delete it by runs, insert one chunk, commit; until the table is empty.
     /// With `shards`, the table has the primary key (shard, seq) and a page is read over all of them.
     async fn floor(&mut self, shards: u16) -> usize;

@@ -33,6 +33,11 @@ impl Raw for MySqlRaw {
         row.and_then(|r| text(r.unwrap().into_iter().next()?)).and_then(|t| t.parse().ok()).unwrap_or(0)
     }
 
+    async fn texts(&mut self, sql: &str) -> Vec<String> {
+        let rows: Vec<mysql_async::Row> = self.0.query(sql).await.expect("a query");
+        rows.into_iter().filter_map(|r| text(r.unwrap().into_iter().next()?)).collect()
+    }
+
     async fn floor(&mut self, shards: u16) -> usize {
         let sharded = shards > 1;
         let shard_list: Vec<String> = (0..shards).map(|s| s.to_string()).collect();

@@ -32,6 +32,15 @@ impl Raw for PostgresRaw {
             .map_or(0, |f| f as u64)
     }
 
+    async fn texts(&mut self, sql: &str) -> Vec<String> {
+        let messages = self.0.simple_query(sql).await.expect("a query");
+        let texts = messages.iter().filter_map(|m| match m {
+            SimpleQueryMessage::Row(r) => r.get(0).map(str::to_owned),
+            _ => None,
+        });
+        texts.collect()
+    }
+
     async fn floor(&mut self, shards: u16) -> usize {
         let sharded = shards > 1;
         let list: Vec<i16> = (0..shards).map(|s| s as i16).collect();

@@ -29,6 +29,13 @@ impl Raw for SqliteRaw {
         self.0.get_mut().expect("a connection").query_row(sql, [], |r| r.get::<_, i64>(0)).map_or(0, |n| n as u64)
     }
 
+    async fn texts(&mut self, sql: &str) -> Vec<String> {
+        let c = self.0.get_mut().expect("a connection");
+        let mut select = c.prepare(sql).expect("a statement");
+        let rows = select.query_map([], |r| r.get(0)).expect("a query");
+        rows.map(|r| r.expect("a text")).collect()
+    }
+
     async fn floor(&mut self, _shards: u16) -> usize {
         let c = self.0.get_mut().expect("a connection");
         let (mut moved, mut low) = (0usize, 0i64);

@@ -1,4 +1,4 @@
-//! The consumer of `latency --sink`.
+//! The consumer of `latency --sink`, and that of `fanout`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,4 +28,21 @@ pub async fn read(topic: &Topic, times: &Arc<Times>) -> JoinSet<()> {
         });
     }
     readers
+}
+
+/// Ids of all messages of a topic, copies included.
+pub async fn ids(topic: &Topic) -> Vec<String> {
+    let consumer = Consumer::new(&topic.client, "outhaul-bench").expect("a group");
+    let mut ids = Vec::new();
+    for queue in topic.queues().await {
+        let mut left = topic.client.max_offset(&queue).await.expect("an offset");
+        let options = PullOptions { suspend: Duration::from_secs(2), ..PullOptions::default() };
+        let mut reader = consumer.read(&queue, Start::First, options).await.expect("a place");
+        while left > 0 {
+            let messages = reader.next().await.expect("an answer").messages;
+            left -= messages.len() as i64;
+            ids.extend(messages.iter().filter_map(|m| m.properties.get("outhaul-id").map(str::to_owned)));
+        }
+    }
+    ids
 }
