@@ -245,8 +245,8 @@ async fn o2_a_redrive_goes_on_after_a_kill(flavour: Flavour) {
         .await;
     sink.otherwise(Answer::Ok);
     let number =
-        bench.order(Verb::Redrive, Some("d0"), Selector { rate_milli: 60_000, ..Selector::default() }, None).await;
-    sink.wait_stored(60).await;
+        bench.order(Verb::Redrive, Some("d0"), Selector { rate_milli: 30_000, ..Selector::default() }, None).await;
+    sink.wait_stored(30).await;
     let so_far = bench.store.acts(&ActsWanted::Numbers(vec![number])).await.unwrap();
     assert!(so_far.iter().all(|r| r.state == ActState::Open), "{so_far:?}");
     relay.kill().await;
