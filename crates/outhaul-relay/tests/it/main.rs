@@ -12,6 +12,7 @@ mod engine;
 mod forgotten;
 mod kill;
 mod lanes;
+mod replay;
 mod rocketmq;
 mod rows;
 mod scene;
