@@ -181,7 +181,7 @@ impl Selector {
         put("topic", self.topic.as_ref().map(|t| json!(t)));
         put("created_from_us", self.created_from_us.map(|us| json!(us)));
         put("created_before_us", self.created_before_us.map(|us| json!(us)));
-        put("fill", self.fill.then(|| json!(true)));
+        put("fill", self.fill.then_some(Value::Bool(true)));
         Value::Object(map).to_string()
     }
 
