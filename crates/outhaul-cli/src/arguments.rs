@@ -97,6 +97,8 @@ pub enum Command {
     Resume(Pause),
     /// Take a scheduled message back before it is due.
     Cancel(Cancel),
+    /// Deliver again what the log still holds, into a destination that had it or a new one, beside the relay.
+    Replay(Replay),
     /// Show what operators ordered lately, and how far it has got.
     Acts(Acts),
     /// Delete what is settled and older than the retention, and merge small chunks.
@@ -387,6 +389,71 @@ pub struct Cancel {
     pub actor: Option<String>,
 }
 
+/// `replay`.
+#[derive(Debug, Args)]
+#[command(group(clap::ArgGroup::new("begin").args(["from", "resume"]).required(true)))]
+pub struct Replay {
+    #[command(flatten)]
+    pub source: Source,
+    #[command(flatten)]
+    pub which: Which,
+    /// Where to: a destination of the configuration. Its routes, as they are configured now, say which topics it gets.
+    #[arg(long, value_name = "NAME", required_unless_present = "resume")]
+    pub destination: Option<String>,
+    /// From where: `beginning` (what the log still holds), a moment such as 2026-03-01T12:30:00Z (messages created then or
+    /// later: `created_at`, by the database's clock), or a position of a shard's log.
+    #[arg(long, value_name = "TIME|POSITION|beginning", value_parser = point, requires = "destination")]
+    pub from: Option<Point>,
+    /// Up to where: `now` (the end of the log when it begins), a moment (messages created before), or a position that is not
+    /// meant any more.
+    #[arg(long, value_name = "TIME|POSITION|now", default_value = "now", value_parser = point, conflicts_with = "resume")]
+    pub to: Point,
+    /// In this shard; may be repeated. Default: in all. A position needs one.
+    #[arg(long, value_name = "N", conflicts_with = "resume")]
+    pub shard: Vec<u16>,
+    /// Those whose topic matches; `*` stands for any run of characters.
+    #[arg(long, value_name = "PATTERN", conflicts_with = "resume")]
+    pub topic: Option<String>,
+    /// Those with this key.
+    #[arg(long, value_name = "KEY", conflicts_with = "resume")]
+    pub key: Option<String>,
+    /// Only what was not routed to the destination when it was moved into the log: what a new destination lacks. What its
+    /// lane delivers is left to it, so nothing is sent twice.
+    #[arg(long, conflicts_with = "resume")]
+    pub fill: bool,
+    /// At most so many messages a second, in all: 500/s.
+    #[arg(long, value_name = "N/s", value_parser = rate, conflicts_with = "resume")]
+    pub rate: Option<u64>,
+    /// Go on with a replay that was stopped or killed, by the number of its act. Not while it still runs elsewhere.
+    #[arg(long, value_name = "NUMBER", conflicts_with_all = ["destination", "dry_run"])]
+    pub resume: Option<u64>,
+    /// End if the destination, or the database, has failed for so long and nothing has got on. Default: wait.
+    #[arg(long, value_name = "TIME", value_parser = span)]
+    pub give_up_after: Option<u64>,
+    /// Only count what would be sent.
+    #[arg(long)]
+    pub dry_run: bool,
+    /// Why: it is recorded with the act.
+    #[arg(long, value_name = "TEXT", required_unless_present_any = ["resume", "dry_run"], conflicts_with = "resume")]
+    pub why: Option<String>,
+    /// Who: it is recorded with the act. Default: the name of the user.
+    #[arg(long, value_name = "NAME", conflicts_with = "resume")]
+    pub actor: Option<String>,
+}
+
+/// A place in the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Point {
+    /// Where the log begins.
+    Beginning,
+    /// Where it ends now.
+    Now,
+    /// Microseconds since 1970-01-01 UTC.
+    Time(i64),
+    /// A position of a shard.
+    Position(u64),
+}
+
 /// `acts`.
 #[derive(Debug, Args)]
 pub struct Acts {
@@ -429,6 +496,16 @@ fn span(text: &str) -> Result<u64, String> {
 fn rate(text: &str) -> Result<u64, String> {
     let number = text.strip_suffix("/s").and_then(|n| n.trim().parse::<u64>().ok());
     number.filter(|n| (1..=1_000_000).contains(n)).ok_or_else(|| "a number a second is needed, such as 500/s".into())
+}
+
+fn point(text: &str) -> Result<Point, String> {
+    match text {
+        "beginning" => Ok(Point::Beginning),
+        "now" => Ok(Point::Now),
+        _ => text.parse().map(Point::Position).or_else(|_| moment(text).map(Point::Time)).map_err(|_| {
+            "a position, `beginning`, `now`, or a moment with its offset is needed, such as 2026-03-01T12:30:00Z".into()
+        }),
+    }
 }
 
 fn moment(text: &str) -> Result<i64, String> {

@@ -89,6 +89,10 @@ codes! {
     NOTHING_THERE = "OUT-3031", Usage, "`outhaul status` lists shards and destinations";
     /// An edit of what no route names.
     EDIT_WITHOUT_ROUTE = "OUT-3032", Failure, "add a [[route]] for the topic, restart the relay and redrive it; it can be edited where it is parked then";
+    /// A replay that cannot be gone on with.
+    NOT_RESUMED = "OUT-3040", Usage, "`outhaul acts` lists replays and how far they have got";
+    /// A replay that was stopped before its end.
+    REPLAY_STOPPED = "OUT-3041", Failure, "go on where it stopped with `outhaul replay --resume NUMBER`";
 
     /// A topic that no route names.
     NO_ROUTE = "OUT-4001", Failure, "add a [[route]] for the topic and restart the relay; then `outhaul parked redrive --destination - --all --why TEXT` delivers what is parked under `-`";
@@ -128,6 +132,14 @@ codes! {
     ACT_REFUSED = "OUT-4018", Failure, "read what stands beside it, and order it anew when that is mended";
     /// Instances that do not agree on routes and destinations.
     OTHER_CONFIGURATION = "OUT-4021", Failure, "give all instances of the outbox the same configuration, and restart those that have an older one";
+    /// A message that a replay leaves to the relay.
+    LEFT_PARKED = "OUT-4030", Failure, "nothing to do where it is tried again by itself; otherwise `outhaul parked redrive` delivers it";
+    /// A replay that has ended since nothing got on.
+    REPLAY_GIVEN_UP = "OUT-4031", Failure, "see to what the reason names, then go on with `outhaul replay --resume NUMBER`";
+    /// A replay that another process carries out.
+    REPLAY_TAKEN = "OUT-4032", Failure, "nothing to do; `outhaul acts` shows who carries it out and how far it has got";
+    /// A part of the log that is not there any more.
+    REPLAY_PRUNED = "OUT-4033", Failure, "what is pruned cannot be replayed; a longer `retention` keeps more";
 }
 
 /// One line on what to do about a code of a destination or of this table.
@@ -151,8 +163,9 @@ pages! {
     "2030" "2031" "2032" "2033" "2034" "2035" "2036" "2037" "2038" "2039" "2040" "2041" "2042" "2043" "2044" "2045"
     "3001" "3002" "3003" "3004" "3005" "3006" "3007" "3008" "3009" "3010" "3011" "3012" "3013" "3014" "3015" "3016"
     "3017" "3018" "3019" "3020" "3021" "3022" "3023" "3024" "3025" "3026" "3027" "3028" "3029" "3030" "3031" "3032"
+    "3040" "3041"
     "4001" "4002" "4003" "4004" "4005" "4006" "4007" "4008" "4009" "4010" "4011" "4012" "4013"
-    "4014" "4015" "4016" "4017" "4018" "4021"
+    "4014" "4015" "4016" "4017" "4018" "4021" "4030" "4031" "4032" "4033"
 }
 
 /// The title of a page: its first line, without the mark of a heading.

@@ -3,6 +3,8 @@
 //! An act is a row of `outbox_act` for each shard that it is about. The shard's owner reads what is open, carries it out
 //! and writes how far it has got in the checkpoint that stores what was changed. So an act is done once or, after a crash,
 //! goes on where the last checkpoint left it; and the row is the record of who did what, when and why.
+//!
+//! A replay is recorded the same way, and is carried out by the command that ordered it: owners do not see it.
 
 use std::fmt;
 use std::sync::Arc;
@@ -12,6 +14,7 @@ use serde_json::{Map, Value, json};
 
 use crate::message::{Defect, Message, Position, ShardId, parse_headers};
 use crate::parked::ParkedEntry;
+use crate::route::matches;
 use crate::runs::Runs;
 pub use crate::wire::DecodeError;
 use crate::wire::{Reader, put_bytes};
@@ -41,10 +44,13 @@ pub enum Verb {
     Resume,
     /// A scheduled message is taken out of the outbox table before it is due.
     Cancel,
+    /// What the log holds is delivered once more, by the command that ordered it.
+    Replay,
 }
 
 impl Verb {
-    const ALL: [Self; 6] = [Self::Redrive, Self::Skip, Self::Edit, Self::Pause, Self::Resume, Self::Cancel];
+    const ALL: [Self; 7] =
+        [Self::Redrive, Self::Skip, Self::Edit, Self::Pause, Self::Resume, Self::Cancel, Self::Replay];
 
     /// The word for it in tables, output and metrics.
     pub const fn as_str(self) -> &'static str {
@@ -55,12 +61,21 @@ impl Verb {
             Self::Pause => "pause",
             Self::Resume => "resume",
             Self::Cancel => "cancel",
+            Self::Replay => "replay",
         }
     }
 
     /// Reads [`Verb::as_str`].
     pub fn parse(word: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|v| v.as_str() == word)
+    }
+
+    /// The state in which it is ordered.
+    pub const fn first_state(self) -> ActState {
+        match self {
+            Self::Replay => ActState::Unfinished,
+            _ => ActState::Open,
+        }
     }
 
     /// The number that is stored.
@@ -78,6 +93,8 @@ impl Verb {
 pub enum ActState {
     /// Not done yet, or not to its end.
     Open,
+    /// The same, where a command carries it out: it is nothing to the owners of the shards, also of earlier versions.
+    Unfinished,
     /// Done.
     Done,
     /// Its owner cannot do it.
@@ -89,6 +106,7 @@ impl ActState {
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Open => "open",
+            Self::Unfinished => "unfinished",
             Self::Done => "done",
             Self::Refused => "refused",
         }
@@ -96,11 +114,37 @@ impl ActState {
 
     /// Reads [`ActState::as_str`].
     pub fn parse(word: &str) -> Option<Self> {
-        [Self::Open, Self::Done, Self::Refused].into_iter().find(|s| s.as_str() == word)
+        [Self::Open, Self::Unfinished, Self::Done, Self::Refused].into_iter().find(|s| s.as_str() == word)
     }
 }
 
-/// Which parked messages of a destination: those that everything named fits. Nothing named: all.
+/// Positions from one on, below another.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PositionRange {
+    /// The first.
+    pub from: Position,
+    /// The first that is not meant any more.
+    pub to: Position,
+}
+
+impl PositionRange {
+    /// Whether a position is one of them.
+    pub fn contains(self, position: Position) -> bool {
+        self.from <= position && position < self.to
+    }
+
+    /// How many there are.
+    pub const fn len(self) -> u64 {
+        self.to.0.saturating_sub(self.from.0)
+    }
+
+    /// Whether there is none.
+    pub const fn is_empty(self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// Which parked messages of a destination, or which of the log: those that everything named fits. Nothing named: all.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Selector {
     /// The one at this position.
@@ -109,8 +153,18 @@ pub struct Selector {
     pub key: Option<String>,
     /// Those whose last failure has this code.
     pub code: Option<String>,
-    /// At most so many in a thousand seconds, in each shard. 0: as fast as it goes.
+    /// At most so many in a thousand seconds, in each shard; of a replay, in all. 0: as fast as it goes.
     pub rate_milli: u64,
+    /// Those at these positions of the shard's log.
+    pub range: Option<PositionRange>,
+    /// Those whose topic matches this pattern.
+    pub topic: Option<String>,
+    /// Those that were created at this time or later, microseconds since 1970-01-01 UTC.
+    pub created_from_us: Option<i64>,
+    /// Those that were created before this time, microseconds since 1970-01-01 UTC.
+    pub created_before_us: Option<i64>,
+    /// Those that were not routed to the destination when they were moved.
+    pub fill: bool,
 }
 
 impl Selector {
@@ -122,6 +176,12 @@ impl Selector {
         put("key", self.key.as_ref().map(|k| json!(k)));
         put("reason", self.code.as_ref().map(|c| json!(c)));
         put("rate_milli", (self.rate_milli > 0).then(|| json!(self.rate_milli)));
+        put("from", self.range.map(|r| json!(r.from.0)));
+        put("to", self.range.map(|r| json!(r.to.0)));
+        put("topic", self.topic.as_ref().map(|t| json!(t)));
+        put("created_from_us", self.created_from_us.map(|us| json!(us)));
+        put("created_before_us", self.created_before_us.map(|us| json!(us)));
+        put("fill", self.fill.then_some(Value::Bool(true)));
         Value::Object(map).to_string()
     }
 
@@ -130,16 +190,39 @@ impl Selector {
     pub fn decode(text: &str) -> Option<Self> {
         let Ok(Value::Object(map)) = serde_json::from_str(text) else { return None };
         let mut selector = Self::default();
+        let (mut from, mut to) = (None, None);
         for (name, value) in map {
             match name.as_str() {
                 "position" => selector.position = Some(Position(value.as_u64()?)),
                 "key" => selector.key = Some(value.as_str()?.to_owned()),
                 "reason" => selector.code = Some(value.as_str()?.to_owned()),
                 "rate_milli" => selector.rate_milli = value.as_u64()?,
+                "from" => from = Some(Position(value.as_u64()?)),
+                "to" => to = Some(Position(value.as_u64()?)),
+                "topic" => selector.topic = Some(value.as_str()?.to_owned()),
+                "created_from_us" => selector.created_from_us = Some(value.as_i64()?),
+                "created_before_us" => selector.created_before_us = Some(value.as_i64()?),
+                "fill" => selector.fill = value.as_bool()?,
                 _ => return None,
             }
         }
+        selector.range = match (from, to) {
+            (None, None) => None,
+            (Some(from), Some(to)) => Some(PositionRange { from, to }),
+            _ => return None,
+        };
         Some(selector)
+    }
+
+    /// Whether a message of the log is meant, whatever it has of a destination.
+    pub fn fits(&self, message: &Message) -> bool {
+        let created = message.created_at_us;
+        self.position.is_none_or(|p| p == message.position)
+            && self.range.is_none_or(|r| r.contains(message.position))
+            && self.key.as_ref().is_none_or(|key| message.key.as_ref() == Some(key))
+            && self.topic.as_ref().is_none_or(|pattern| matches(pattern, &message.topic))
+            && self.created_from_us.is_none_or(|from| from <= created)
+            && self.created_before_us.is_none_or(|before| created < before)
     }
 }
 
@@ -334,8 +417,14 @@ mod tests {
 
         #[test]
         fn a_selector_reads_back(position in any::<Option<u64>>(), key in any::<Option<String>>(),
-                                 code in any::<Option<String>>(), rate_milli in any::<u64>()) {
-            let selector = Selector { position: position.map(Position), key, code, rate_milli };
+                                 code in any::<Option<String>>(), rate_milli in any::<u64>(),
+                                 range in any::<Option<(u64, u64)>>(), topic in any::<Option<String>>(),
+                                 created in any::<(Option<i64>, Option<i64>)>(), fill in any::<bool>()) {
+            let range = range.map(|(from, to)| PositionRange { from: Position(from), to: Position(to) });
+            let (created_from_us, created_before_us) = created;
+            let position = position.map(Position);
+            let selector =
+                Selector { position, key, code, rate_milli, range, topic, created_from_us, created_before_us, fill };
             prop_assert_eq!(Selector::decode(&selector.encode()), Some(selector));
         }
 
@@ -349,7 +438,7 @@ mod tests {
     #[test]
     fn what_is_not_known_selects_nothing() {
         assert_eq!(Selector::decode("{}"), Some(Selector::default()));
-        for text in ["", "[]", r#"{"older_than":7}"#, r#"{"key":1}"#] {
+        for text in ["", "[]", r#"{"older_than":7}"#, r#"{"key":1}"#, r#"{"from":1}"#, r#"{"fill":1}"#] {
             assert_eq!(Selector::decode(text), None, "{text}");
         }
         assert!(
@@ -357,22 +446,55 @@ mod tests {
         );
     }
 
+    fn message(defect: Option<Defect>) -> Message {
+        let row = Row {
+            seq: Seq(1),
+            shard: ShardId(0),
+            id: "m".into(),
+            topic: "t".into(),
+            key: Some("k".into()),
+            headers: None,
+            payload: Bytes::from_static(b"p"),
+            created_at_us: 70,
+            defect,
+        };
+        Message::from_row(row, Position(4), DestinationSet::EMPTY)
+    }
+
+    #[test]
+    fn a_message_of_the_log_fits_where_everything_named_does() {
+        let all = Selector::default;
+        let range = |from, to| Some(PositionRange { from: Position(from), to: Position(to) });
+        for (selector, fits) in [
+            (all(), true),
+            (Selector { range: range(4, 5), ..all() }, true),
+            (Selector { range: range(0, 4), ..all() }, false),
+            (Selector { range: range(5, 9), ..all() }, false),
+            (Selector { key: Some("k".into()), ..all() }, true),
+            (Selector { key: Some("K".into()), ..all() }, false),
+            (Selector { topic: Some("t*".into()), ..all() }, true),
+            (Selector { topic: Some("u*".into()), ..all() }, false),
+            (Selector { created_from_us: Some(70), created_before_us: Some(71), ..all() }, true),
+            (Selector { created_from_us: Some(71), ..all() }, false),
+            (Selector { created_before_us: Some(70), ..all() }, false),
+            (Selector { range: range(4, 5), topic: Some("u".into()), ..all() }, false),
+        ] {
+            assert_eq!(selector.fits(&message(None)), fits, "{selector:?}");
+        }
+        assert_eq!((range(4, 9).unwrap().len(), range(9, 4).unwrap().is_empty()), (5, true));
+    }
+
+    /// A relay of an earlier version takes what is `open` and nothing else.
+    #[test]
+    fn a_replay_is_nothing_to_owners() {
+        for verb in Verb::ALL {
+            assert_eq!(verb.first_state() == ActState::Open, verb != Verb::Replay, "{verb:?}");
+            assert_eq!(ActState::parse(verb.first_state().as_str()), Some(verb.first_state()));
+        }
+    }
+
     #[test]
     fn an_edit_mends_what_it_replaces_and_nothing_else() {
-        let message = |defect: Option<Defect>| {
-            let row = Row {
-                seq: Seq(1),
-                shard: ShardId(0),
-                id: "m".into(),
-                topic: "t".into(),
-                key: Some("k".into()),
-                headers: None,
-                payload: Bytes::from_static(b"p"),
-                created_at_us: 0,
-                defect,
-            };
-            Message::from_row(row, Position(4), DestinationSet::EMPTY)
-        };
         let payload = Edit { payload: Some(Bytes::from_static(b"q")), ..Edit::default() };
         let edited = payload.apply(&message(Some(Defect::TooLarge { bytes: 9, limit: 1 })));
         assert_eq!((edited.payload.as_ref(), edited.defect, edited.key.as_deref()), (&b"q"[..], None, Some("k")));

@@ -14,6 +14,7 @@ mod healing;
 mod log;
 mod maintenance;
 mod repeats;
+pub mod replay;
 mod stop;
 
 pub use destination::{Delivered, Destination};

@@ -1,9 +1,10 @@
 //! Operators' acts as the database keeps them: ordered by one row a shard, carried out by the shard's owner, and kept.
 
+use std::collections::BTreeMap;
 #[cfg(any(feature = "sqlite", feature = "mysql", feature = "postgres"))]
 use std::sync::Arc;
 
-use outhaul_core::act::{Act, ActNumber, ActState, Edit, Selector, Verb};
+use outhaul_core::act::{Act, ActNumber, ActState, Edit, PositionRange, Selector, Verb};
 use outhaul_core::message::{Position, ShardId};
 use outhaul_core::parked::{ParkedEntry, ParkedState};
 
@@ -23,6 +24,8 @@ pub struct NewAct {
     pub shards: Vec<ShardId>,
     /// Which messages.
     pub selector: Selector,
+    /// Of the shards that are named here, at these positions only.
+    pub ranges: BTreeMap<ShardId, PositionRange>,
     /// Id of the message, where it is about one: for the record.
     pub message_id: Option<String>,
     /// The content of an edit.
@@ -31,6 +34,59 @@ pub struct NewAct {
     pub actor: String,
     /// Why, at most 1,000 characters.
     pub why: String,
+}
+
+#[cfg(any(feature = "sqlite", feature = "mysql", feature = "postgres"))]
+impl NewAct {
+    /// What is stored of one shard: the selector, and the position where it begins.
+    pub(crate) fn of_shard(&self, shard: ShardId) -> (String, u64) {
+        let range = self.ranges.get(&shard).copied().or(self.selector.range);
+        let begins = range.map_or(0, |r| r.from.0);
+        (Selector { range, ..self.selector.clone() }.encode(), begins)
+    }
+}
+
+/// How far a replay has got in one shard.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ReplayProgress {
+    /// Its number.
+    pub number: ActNumber,
+    /// Shard.
+    pub shard: ShardId,
+    /// Who carries it out ([`crate::Store::take_replay`]).
+    pub runner: String,
+    /// Whether it is at the shard's end.
+    pub ended: bool,
+    /// What lies below was dealt with.
+    pub next: Position,
+    /// Messages delivered so far.
+    pub done: u64,
+    /// Messages left out so far, though they were selected.
+    pub left: u64,
+    /// At the end: code and text of why some were left out, or empty.
+    pub note: String,
+}
+
+#[cfg(any(feature = "sqlite", feature = "mysql", feature = "postgres"))]
+impl ReplayProgress {
+    /// State, note and the expression for when it was over, given the one for the present.
+    pub(crate) fn columns(&self, now: &'static str) -> (&'static str, &str, &'static str) {
+        if self.ended {
+            (ActState::Done.as_str(), cut(&self.note, NOTE_CHARS), now)
+        } else {
+            (ActState::Unfinished.as_str(), cut(&self.runner, NOTE_CHARS), "NULL")
+        }
+    }
+
+    /// The condition under which it is written, given the expressions for the runner, the new state, position and numbers:
+    /// while it is unfinished its note says who carries it out. The same end may be written twice.
+    pub(crate) fn condition(runner: &str, [state, next, done, left]: [&str; 4]) -> String {
+        let (unfinished, over) = (ActState::Unfinished.as_str(), ActState::Done.as_str());
+        format!(
+            "(state = '{unfinished}' AND note = {runner} OR state = '{over}' AND {state} = '{over}' AND next_position = {next} \
+             AND messages_changed = {done} AND messages_left = {left})"
+        )
+    }
 }
 
 /// An act in one shard, as it is recorded.
@@ -63,6 +119,8 @@ pub enum ActsWanted {
     MessageId(String),
     /// The newest so many.
     Newest(u32),
+    /// Replays of a shard.
+    Replays(ShardId),
 }
 
 /// What is paused.

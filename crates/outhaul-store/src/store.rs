@@ -13,7 +13,9 @@ use outhaul_core::receipt::ReceiptRow;
 use outhaul_core::runs::Run;
 use outhaul_core::trouble::Trouble;
 
-use crate::acts::{ActRecord, ActsWanted, CancelRequest, ListedParked, NewAct, ParkedCount, ParkedQuery, PauseStatus};
+use crate::acts::{
+    ActRecord, ActsWanted, CancelRequest, ListedParked, NewAct, ParkedCount, ParkedQuery, PauseStatus, ReplayProgress,
+};
 use crate::error::StoreError;
 use crate::options::{DatabaseKind, InitPlan, PayloadType};
 
@@ -452,7 +454,7 @@ pub trait Store: Send + Sync + 'static {
     /// Any; a step is one transaction.
     async fn prune(&self, request: &PruneRequest) -> StoreResult<Pruned>;
 
-    /// Orders an act: it is open in each of its shards.
+    /// Orders an act: it is open in each of its shards; a replay is unfinished there, and open nowhere.
     ///
     /// # Errors
     /// Nothing was ordered, except `CommitUnknown`.
@@ -470,6 +472,20 @@ pub trait Store: Send + Sync + 'static {
     /// # Errors
     /// Any; nothing has changed.
     async fn acts(&self, wanted: &ActsWanted) -> StoreResult<Vec<ActRecord>>;
+
+    /// Makes a process the one that carries out a replay, in place of an earlier one. False: there is no replay of this
+    /// number that is unfinished.
+    ///
+    /// # Errors
+    /// Any; it may be the one.
+    async fn take_replay(&self, number: ActNumber, runner: &str) -> StoreResult<bool>;
+
+    /// Writes how far a replay has got in a shard. False: nothing was written, since another process carries it out by
+    /// now, or it is over with another result. Safe to repeat.
+    ///
+    /// # Errors
+    /// Any; it may be written.
+    async fn keep_replay(&self, progress: &ReplayProgress) -> StoreResult<bool>;
 
     /// What is paused, by shard and destination.
     ///

@@ -29,7 +29,10 @@ pub struct ActReport {
     pub id: Option<String>,
     pub key: Option<String>,
     pub reason: Option<String>,
-    /// `open`, `done` or `refused`: open as long as one shard is, then refused if one shard is.
+    /// Pattern of the topics, of a replay.
+    pub topic: Option<String>,
+    /// `open`, `done` or `refused`: open as long as one shard is, then refused if one shard is. A replay is `unfinished`
+    /// until it is done.
     pub state: &'static str,
     pub shards: Vec<u16>,
     pub changed: u64,
@@ -57,8 +60,19 @@ pub fn joined(records: Vec<ActRecord>) -> Vec<ActReport> {
 fn join(of_shards: &[ActRecord]) -> Option<ActReport> {
     let first = of_shards.first()?;
     let has = |state: ActState| of_shards.iter().any(|r| r.state == state);
-    let state = [ActState::Open, ActState::Refused].into_iter().find(|s| has(*s)).unwrap_or(ActState::Done);
-    let finished = if state == ActState::Open { None } else { of_shards.iter().filter_map(|r| r.finished_at_us).max() };
+    let state = [ActState::Open, ActState::Unfinished, ActState::Refused]
+        .into_iter()
+        .find(|s| has(*s))
+        .unwrap_or(ActState::Done);
+    let over = !matches!(state, ActState::Open | ActState::Unfinished);
+    let finished = if over { of_shards.iter().filter_map(|r| r.finished_at_us).max() } else { None };
+    // Of what is unfinished the note says who carries it out.
+    let note = |r: &&ActRecord| r.state == state && !r.note.is_empty();
+    let note = of_shards.iter().find(note).or_else(|| of_shards.iter().find(|r| !r.note.is_empty()));
+    let said = |r: &ActRecord| match r.state {
+        ActState::Unfinished => format!("carried out by {}", r.note),
+        _ => r.note.clone(),
+    };
     let selector = first.act.selector.clone().unwrap_or_default();
     Some(ActReport {
         number: first.act.number.0,
@@ -70,11 +84,12 @@ fn join(of_shards: &[ActRecord]) -> Option<ActReport> {
         id: first.message_id.clone(),
         key: selector.key,
         reason: selector.code,
+        topic: selector.topic,
         state: state.as_str(),
         shards: of_shards.iter().map(|r| r.act.shard.0).collect(),
         changed: of_shards.iter().map(|r| r.act.done).sum(),
         left: of_shards.iter().map(|r| r.act.left).sum(),
-        note: of_shards.iter().map(|r| &r.note).find(|n| !n.is_empty()).cloned(),
+        note: note.map(said),
         finished_at: finished.map(timestamp::format_us),
     })
 }
@@ -89,7 +104,7 @@ impl ActReport {
             (None, Some(destination)) => line.push_str(&format!(" {destination}")),
             (None, None) => {}
         }
-        for (what, value) in [("key", &self.key), ("reason", &self.reason)] {
+        for (what, value) in [("topic", &self.topic), ("key", &self.key), ("reason", &self.reason)] {
             line.push_str(&value.as_ref().map(|v| format!(", {what} {v}")).unwrap_or_default());
         }
         if self.destination.is_none() && self.id.is_none() || matches!(self.verb, "pause" | "resume") {
@@ -100,7 +115,12 @@ impl ActReport {
         if matches!(self.verb, "redrive" | "skip" | "edit") {
             line.push_str(&format!(", {} changed", self.changed));
         }
-        if self.left > 0 {
+        if self.verb == "replay" {
+            line.push_str(&format!(", {} delivered", self.changed));
+        }
+        if self.left > 0 && self.verb == "replay" {
+            line.push_str(&format!(", {} left out", self.left));
+        } else if self.left > 0 {
             line.push_str(&format!(", {} left as they were", self.left));
         }
         line.push_str(&self.note.as_ref().map(|n| format!(" ({n})")).unwrap_or_default());

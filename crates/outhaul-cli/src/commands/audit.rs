@@ -8,6 +8,7 @@ use outhaul_core::chunk::DestinationNames;
 use outhaul_core::message::Message;
 use outhaul_core::parked::ParkedEntry;
 use outhaul_core::receipt::{LaneState, Receipt};
+use outhaul_core::route::matches;
 use outhaul_store::{ActRecord, ActsWanted, Store, StoreError};
 use serde::Serialize;
 use serde_json::json;
@@ -17,9 +18,10 @@ use super::locate::{Place, locate};
 use super::{chosen, of_outbox, open};
 use crate::arguments::Audit;
 use crate::codes;
+use crate::config::{self, Config};
 use crate::failure::{Exit, Failure, Outcome};
+use crate::output;
 use crate::timestamp::{format_us, same_day, time_of_day};
-use crate::{config, output};
 
 #[derive(Debug, Serialize)]
 struct Report {
@@ -61,7 +63,7 @@ pub async fn run(a: &Audit, json: bool) -> Outcome {
     let (mut found, mut cancelled) = (0usize, 0usize);
     for outbox in chosen(&config, a.which.outbox.as_deref())? {
         let store = open(outbox).await?;
-        let reports = Box::pin(reports(&store, a)).await.map_err(|e| of_outbox(e.into(), outbox));
+        let reports = Box::pin(reports(&store, a, &config)).await.map_err(|e| of_outbox(e.into(), outbox));
         let acts = store.acts(&ActsWanted::MessageId(a.id.clone())).await.map_err(|e| of_outbox(e.into(), outbox));
         store.close().await;
         for act in joined(acts?).into_iter().filter(|act| act.verb == Verb::Cancel.as_str()) {
@@ -91,7 +93,7 @@ pub async fn run(a: &Audit, json: bool) -> Outcome {
     Ok(if dead { Exit::Attention } else { Exit::Fine })
 }
 
-async fn reports(store: &Arc<dyn Store>, a: &Audit) -> Result<Vec<Report>, StoreError> {
+async fn reports(store: &Arc<dyn Store>, a: &Audit, config: &Config) -> Result<Vec<Report>, StoreError> {
     let mut reports = vec![];
     for place in locate(store, &a.id, a.around).await? {
         reports.push(match place {
@@ -109,7 +111,7 @@ async fn reports(store: &Arc<dyn Store>, a: &Audit) -> Result<Vec<Report>, Store
             },
             Place::Logged { message, destinations, moved_at_us } => Report {
                 deliveries: deliveries(store, &message, &destinations).await?,
-                acts: acts(store, &message).await?,
+                acts: acts(store, &message, &destinations, config).await?,
                 id: message.id,
                 topic: message.topic,
                 key: message.key,
@@ -121,7 +123,7 @@ async fn reports(store: &Arc<dyn Store>, a: &Audit) -> Result<Vec<Report>, Store
             },
             Place::Parked { message, destinations } => Report {
                 deliveries: deliveries(store, &message, &destinations).await?,
-                acts: acts(store, &message).await?,
+                acts: acts(store, &message, &destinations, config).await?,
                 id: message.id,
                 topic: message.topic,
                 key: message.key,
@@ -138,7 +140,12 @@ async fn reports(store: &Arc<dyn Store>, a: &Audit) -> Result<Vec<Report>, Store
 
 /// What operators have done to a message, and what they want done to it by its id. A cancelled one of the same id is
 /// another message.
-async fn acts(store: &Arc<dyn Store>, m: &Message) -> Result<Vec<ActReport>, StoreError> {
+async fn acts(
+    store: &Arc<dyn Store>,
+    m: &Message,
+    names: &[String],
+    config: &Config,
+) -> Result<Vec<ActReport>, StoreError> {
     let rows = store.receipts_of(m.shard, m.position).await?;
     let touched = rows.iter().flat_map(|row| &row.acts).filter(|t| t.positions.contains(m.position.0));
     let mut numbers: Vec<ActNumber> = touched.map(|t| t.number).collect();
@@ -150,6 +157,8 @@ async fn acts(store: &Arc<dyn Store>, m: &Message) -> Result<Vec<ActReport>, Sto
     };
     let mut records = store.acts(&ActsWanted::Numbers(numbers)).await?;
     records.retain(|r| r.act.shard == m.shard);
+    let replays = store.acts(&ActsWanted::Replays(m.shard)).await?;
+    records.extend(replays.into_iter().filter(|r| covers(r, m, names, config)));
     let by_id = store.acts(&ActsWanted::MessageId(m.id.clone())).await?.into_iter().filter(of_position);
     for record in by_id {
         if records.iter().all(|r| r.act.number != record.act.number) {
@@ -157,6 +166,16 @@ async fn acts(store: &Arc<dyn Store>, m: &Message) -> Result<Vec<ActReport>, Sto
         }
     }
     Ok(joined(records))
+}
+
+/// Whether a replay has come by a message and delivered it, or left it out: by its selection, and by what was, or is,
+/// routed to its destination.
+fn covers(record: &ActRecord, m: &Message, names: &[String], config: &Config) -> bool {
+    let (Some(selector), Some(destination)) = (&record.act.selector, &record.act.destination) else { return false };
+    let was_routed = m.destinations.iter().any(|d| names.name(d) == destination);
+    let is_routed = config.routes.iter().any(|r| r.goes_to(destination) && matches(&r.topic, &m.topic));
+    let routed = is_routed || was_routed || config.routes.is_empty();
+    m.position < record.act.next && selector.fits(m) && routed && !(selector.fill && was_routed)
 }
 
 /// What each destination has of a message: those of its route first, then any other that says something of it.

@@ -15,6 +15,7 @@ mod parked;
 mod pause;
 mod prune;
 mod relay;
+mod replay;
 mod shared_sink;
 mod status;
 mod validate;
@@ -47,6 +48,7 @@ pub async fn run(arguments: &Arguments) -> Outcome {
         Command::Pause(a) => pause::run(a, Verb::Pause, json).await,
         Command::Resume(a) => pause::run(a, Verb::Resume, json).await,
         Command::Cancel(a) => cancel::run(a, json).await,
+        Command::Replay(a) => Box::pin(replay::run(a, json)).await,
         Command::Acts(a) => acts::run(a, json).await,
         Command::Prune(a) => prune::run(a, json).await,
         Command::Explain(a) => explain::run(a, json),

@@ -186,8 +186,12 @@ async fn select(a: &Redrive, verb: Verb, json: bool) -> Outcome {
         let parts: usize = targets.iter().map(|t| t.shards.len()).sum();
         // The limit is for all shards together; each keeps its part of it.
         let rate_milli = a.rate.map_or(0, |n| (n * 1_000).div_ceil(parts.max(1) as u64));
-        let selector =
-            Selector { position: None, key: a.selection.key.clone(), code: a.selection.reason.clone(), rate_milli };
+        let selector = Selector {
+            key: a.selection.key.clone(),
+            code: a.selection.reason.clone(),
+            rate_milli,
+            ..Selector::default()
+        };
         let acts = targets.into_iter().map(|t| NewAct {
             selector: Selector { position: t.position, ..selector.clone() },
             message_id: a.selection.id.clone(),
@@ -206,6 +210,7 @@ fn new_act(verb: Verb, target: Target, ordering: &Ordering) -> NewAct {
         destination: Some(target.destination),
         shards: target.shards,
         selector: Selector::default(),
+        ranges: BTreeMap::new(),
         message_id: None,
         edit: None,
         actor: act::actor(ordering.actor.as_deref()),

@@ -1,5 +1,6 @@
 //! `outhaul pause` and `outhaul resume`: lanes of a destination, or shards.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use outhaul_core::act::{Selector, Verb};
@@ -27,6 +28,7 @@ pub async fn run(a: &Pause, verb: Verb, json: bool) -> Outcome {
             destination: a.destination.clone(),
             shards,
             selector: Selector::default(),
+            ranges: BTreeMap::new(),
             message_id: None,
             edit: None,
             actor: act::actor(a.ordering.actor.as_deref()),

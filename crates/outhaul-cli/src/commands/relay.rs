@@ -201,7 +201,7 @@ fn failure(e: RelayError) -> Failure {
 }
 
 /// The first SIGTERM or SIGINT drains and says so in `told`, the second stops at once.
-fn watch_signals(stop: Stop, told: Arc<watch::Sender<bool>>) -> Result<(), Failure> {
+pub(super) fn watch_signals(stop: Stop, told: Arc<watch::Sender<bool>>) -> Result<(), Failure> {
     let mut signals = Signals::new().map_err(|e| Failure::new(&codes::SYSTEM, format!("watching signals: {e}")))?;
     tokio::spawn(async move {
         let name = signals.next().await;

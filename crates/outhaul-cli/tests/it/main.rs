@@ -8,6 +8,7 @@ mod journey;
 mod operate;
 mod program;
 mod relay;
+mod replay;
 #[cfg(feature = "sqlite")]
 mod rocketmq;
 mod validate;

@@ -159,6 +159,7 @@ impl Pipeline {
             return;
         }
         match (act.verb, &act.destination, &act.selector) {
+            (Verb::Replay, _, _) => {} // It is its command's.
             (Verb::Pause | Verb::Resume, _, _) => self.pause(&act, now, events),
             (_, Some(destination), Some(selector)) => match self.obstacle(&act, destination) {
                 Some(why) => self.refuse(&act, &why, now, events),

@@ -21,6 +21,7 @@ impl Bench {
             destination: destination.map(str::to_owned),
             shards,
             selector,
+            ranges: Default::default(),
             message_id: None,
             edit,
             actor: "test".into(),

@@ -14,6 +14,7 @@ mod instances;
 mod kill;
 mod lanes;
 mod outage;
+mod replay;
 mod rocketmq;
 mod rows;
 mod scene;

@@ -15,7 +15,7 @@ use super::statement::Statement;
 use super::values::{bytes_opt, hex, number, number_opt, quoted, text, text_opt};
 use crate::acts::{
     ACT_COLUMNS, ACTOR_CHARS, ActRecord, ActsWanted, CANCEL_MARGIN_US, CancelRequest, ListedParked, NOTE_CHARS, NewAct,
-    OPEN_ACTS, ParkedCount, ParkedQuery, PauseStatus, RawAct, WHY_CHARS, check_order, cut, edited_of,
+    OPEN_ACTS, ParkedCount, ParkedQuery, PauseStatus, RawAct, ReplayProgress, WHY_CHARS, check_order, cut, edited_of,
 };
 use crate::error::{StoreError, StoreErrorKind};
 use crate::options::StoreOptions;
@@ -176,17 +176,18 @@ impl MySqlStore {
 
     fn insert_act(&self, act_number: u64, shard: ShardId, act: &NewAct) -> Statement {
         let mut s = Statement::new(format!(
-            "INSERT INTO {} (act_number, shard, created_at, actor, why, verb, destination, message_id, selector, content, state) \
-             VALUES ({act_number}, {shard}, {NOW_US}, ",
+            "INSERT INTO {} (act_number, shard, created_at, actor, why, verb, destination, message_id, selector, content, \
+             next_position, state) VALUES ({act_number}, {shard}, {NOW_US}, ",
             self.act_table()
         ));
         s.push_text(cut(&act.actor, ACTOR_CHARS)).push(", ").push_text(cut(&act.why, WHY_CHARS));
         s.push(&format!(", '{}', ", act.verb.as_str()));
         s.push_bytes_opt(act.destination.as_deref().map(str::as_bytes)).push(", ");
         s.push_bytes_opt(act.message_id.as_deref().map(str::as_bytes)).push(", ");
-        s.push_text(act.selector.encode()).push(", ");
+        let (selector, begins) = act.of_shard(shard);
+        s.push_text(selector).push(", ");
         s.push_bytes_opt(act.edit.as_ref().map(Edit::encode).as_deref());
-        s.push(&format!(", '{}')", ActState::Open.as_str()));
+        s.push(&format!(", {begins}, '{}')", act.verb.first_state().as_str()));
         s
     }
 
@@ -216,9 +217,57 @@ impl MySqlStore {
                 let newest = format!("(SELECT COALESCE(MAX(act_number), 0) FROM {})", self.act_table());
                 format!("act_number + {count} > {newest}")
             }
+            ActsWanted::Replays(shard) => {
+                let (begun, done) = (ActState::Unfinished.as_str(), ActState::Done.as_str());
+                let replay = Verb::Replay.as_str();
+                format!("state IN ('{begun}', '{done}') AND shard = {shard} AND verb = '{replay}'")
+            }
         };
         let sql = format!("SELECT {ACT_COLUMNS} FROM {} WHERE {which} ORDER BY act_number, shard", self.act_table());
         records(self.select(&self.other, sql).await?)
+    }
+
+    pub(super) async fn replay_taken(&self, number: ActNumber, runner: &str) -> StoreResult<bool> {
+        let of_act = format!(" WHERE act_number = {} AND state = '{}'", number.0, ActState::Unfinished.as_str());
+        let mut update = Statement::new(format!("UPDATE {} SET note = ", self.act_table()));
+        update.push_text(cut(runner, NOTE_CHARS)).push(&of_act);
+        let there = Statement::new(format!("SELECT COUNT(*) FROM {}{of_act}", self.act_table()));
+        self.write_and_count(update, there).await
+    }
+
+    pub(super) async fn replay_kept(&self, p: &ReplayProgress) -> StoreResult<bool> {
+        let (state, note, finished) = p.columns(NOW_US);
+        let of_row = format!(" WHERE act_number = {} AND shard = {} AND ", p.number, p.shard);
+        let mut update = Statement::new(format!(
+            "UPDATE {} SET state = '{state}', next_position = {}, messages_changed = {}, messages_left = {}, \
+             finished_at = {finished}, note = ",
+            self.act_table(),
+            p.next,
+            p.done,
+            p.left
+        ));
+        let runner = super::values::literal(cut(&p.runner, NOTE_CHARS));
+        let [next, done, left] = [p.next.0, p.done, p.left].map(|n| n.to_string());
+        let condition = ReplayProgress::condition(&runner, [&format!("'{state}'"), &next, &done, &left]);
+        update.push_text(note).push(&of_row).push(&condition);
+        let there = Statement::new(format!("SELECT COUNT(*) FROM {}{of_row}{condition}", self.act_table()));
+        self.write_and_count(update, there).await
+    }
+
+    /// Runs both in one transaction; whether the second has counted anything. The rows that a change leaves as they were
+    /// do not count as changed here.
+    async fn write_and_count(&self, update: Statement, count: Statement) -> StoreResult<bool> {
+        let mut held = self.other.take(&self.dialer).await?;
+        let result = async {
+            let link = &mut held.link;
+            let answers = link.run_inside(&[Statement::new("START TRANSACTION"), update, count]).await?;
+            let row = answers.last().and_then(|a| a.rows.first());
+            let counted: u64 = row.map_or(Ok(0), |row| number(row, 0))?;
+            link.commit().await?;
+            Ok::<_, Failure>(counted > 0)
+        }
+        .await;
+        held.give_back(result)
     }
 
     pub(super) async fn pause_statuses(&self) -> StoreResult<Vec<PauseStatus>> {

@@ -17,7 +17,7 @@ use super::parked::{ENTRY, entry};
 use super::values::{clean, quoted, signed, small, unsigned};
 use crate::acts::{
     ACT_COLUMNS, ACTOR_CHARS, ActRecord, ActsWanted, CANCEL_MARGIN_US, CancelRequest, ListedParked, NOTE_CHARS, NewAct,
-    OPEN_ACTS, ParkedCount, ParkedQuery, PauseStatus, RawAct, WHY_CHARS, check_order, cut, edited_of,
+    OPEN_ACTS, ParkedCount, ParkedQuery, PauseStatus, RawAct, ReplayProgress, WHY_CHARS, check_order, cut, edited_of,
 };
 use crate::error::{StoreError, StoreErrorKind};
 use crate::options::StoreOptions;
@@ -283,15 +283,18 @@ impl PostgresStore {
         check_order(act)?;
         let sql = format!(
             "WITH counted AS ({}) INSERT INTO {} (act_number, shard, created_at, actor, why, verb, destination, message_id, selector, \
-               content, state) SELECT c.n, s, {NOW_US}, $2, $3, $4, $5, $6, $7, $8, '{}' FROM counted c, unnest($1) s \
-             RETURNING act_number",
+               content, next_position, state) SELECT c.n, t.s, {NOW_US}, $2, $3, $4, $5, $6, t.w, $8, t.b, '{}' \
+             FROM counted c, unnest($1, $7, $9) t(s, w, b) RETURNING act_number",
             self.counted(),
             self.act_table(),
-            ActState::Open.as_str()
+            act.verb.first_state().as_str()
         );
         let shards: Vec<i16> = act.shards.iter().map(|s| small(*s)).collect();
         let (actor, why) = (clean(cut(&act.actor, ACTOR_CHARS)), clean(cut(&act.why, WHY_CHARS)));
-        let (verb, selector) = (act.verb.as_str(), act.selector.encode());
+        let verb = act.verb.as_str();
+        let of_shards =
+            act.shards.iter().map(|s| act.of_shard(*s)).map(|(selector, begins)| (selector, signed(begins)));
+        let (selectors, begins): (Vec<String>, Vec<i64>) = of_shards.unzip();
         let (destination, id) = (act.destination.as_deref().map(clean), act.message_id.as_deref().map(clean));
         let content = act.edit.as_ref().map(Edit::encode);
         let statement = Statement::new(&sql)
@@ -301,8 +304,9 @@ impl PostgresStore {
             .with(&verb, Type::TEXT)
             .with(&destination, Type::TEXT)
             .with(&id, Type::TEXT)
-            .with(&selector, Type::TEXT)
-            .with(&content, Type::BYTEA);
+            .with(&selectors, Type::TEXT_ARRAY)
+            .with(&content, Type::BYTEA)
+            .with(&begins, Type::INT8_ARRAY);
         Ok(ActNumber(self.write_counted(statement).await?.map_or(0, unsigned)))
     }
 
@@ -361,8 +365,49 @@ impl PostgresStore {
                 let sql = select(&format!("act_number > {newest} - {count}"));
                 self.select(&self.other, Statement::new(&sql)).await?
             }
+            ActsWanted::Replays(shard) => {
+                let (begun, done) = (ActState::Unfinished.as_str(), ActState::Done.as_str());
+                let replay = Verb::Replay.as_str();
+                let sql = select(&format!("state IN ('{begun}', '{done}') AND shard = $1 AND verb = '{replay}'"));
+                let number = small(*shard);
+                self.select(&self.other, Statement::new(&sql).with(&number, Type::INT2)).await?
+            }
         };
         records(&rows)
+    }
+
+    pub(super) async fn replay_taken(&self, number: ActNumber, runner: &str) -> StoreResult<bool> {
+        let sql = format!(
+            "UPDATE {} SET note = $2 WHERE act_number = $1 AND state = '{}' RETURNING 1::bigint",
+            self.act_table(),
+            ActState::Unfinished.as_str()
+        );
+        let (number, runner) = (signed(number.0), clean(cut(runner, NOTE_CHARS)));
+        let statement = Statement::new(&sql).with(&number, Type::INT8).with(&runner, Type::TEXT);
+        Ok(self.write_counted(statement).await?.is_some())
+    }
+
+    pub(super) async fn replay_kept(&self, p: &ReplayProgress) -> StoreResult<bool> {
+        let (state, note, finished) = p.columns(NOW_US);
+        let sql = format!(
+            "UPDATE {} SET state = $3, next_position = $4, messages_changed = $5, messages_left = $6, note = $7, \
+               finished_at = {finished} WHERE act_number = $1 AND shard = $2 AND {} RETURNING 1::bigint",
+            self.act_table(),
+            ReplayProgress::condition("$8", ["$3", "$4", "$5", "$6"])
+        );
+        let (number, shard, next) = (signed(p.number.0), small(p.shard), signed(p.next.0));
+        let (done, left) = (signed(p.done), signed(p.left));
+        let (note, runner) = (clean(note), clean(cut(&p.runner, NOTE_CHARS)));
+        let statement = Statement::new(&sql)
+            .with(&number, Type::INT8)
+            .with(&shard, Type::INT2)
+            .with(&state, Type::TEXT)
+            .with(&next, Type::INT8)
+            .with(&done, Type::INT8)
+            .with(&left, Type::INT8)
+            .with(&note, Type::TEXT)
+            .with(&runner, Type::TEXT);
+        Ok(self.write_counted(statement).await?.is_some())
     }
 
     pub(super) async fn pause_statuses(&self) -> StoreResult<Vec<PauseStatus>> {

@@ -40,7 +40,8 @@ use self::link::{Dialer, Slot};
 use self::read::Stretch;
 use self::resolved::Marks;
 use crate::acts::{
-    ActRecord, ActsWanted, CancelRequest, ListedParked, NewAct, ParkedCount, ParkedQuery, PauseStatus, edits_of,
+    ActRecord, ActsWanted, CancelRequest, ListedParked, NewAct, ParkedCount, ParkedQuery, PauseStatus, ReplayProgress,
+    edits_of,
 };
 use crate::error::StoreError;
 use crate::options::{DatabaseKind, InitPlan, StoreOptions};
@@ -215,6 +216,15 @@ impl Store for PostgresStore {
 
     async fn acts(&self, wanted: &ActsWanted) -> StoreResult<Vec<ActRecord>> {
         self.act_records(wanted).await.map_err(|e| e.while_doing("reading acts"))
+    }
+
+    async fn take_replay(&self, number: ActNumber, runner: &str) -> StoreResult<bool> {
+        self.checked(self.replay_taken(number, runner).await).map_err(|e| e.while_doing("taking a replay"))
+    }
+
+    async fn keep_replay(&self, progress: &ReplayProgress) -> StoreResult<bool> {
+        let kept = self.checked(self.replay_kept(progress).await);
+        kept.map_err(|e| e.while_doing("storing how far a replay has got"))
     }
 
     async fn pauses(&self) -> StoreResult<Vec<PauseStatus>> {

@@ -15,7 +15,7 @@ use super::refusal::refusal;
 use super::{SHARD, read, signed, unsigned};
 use crate::acts::{
     ACT_COLUMNS, ACTOR_CHARS, ActRecord, ActsWanted, CANCEL_MARGIN_US, CancelRequest, ListedParked, NOTE_CHARS, NewAct,
-    OPEN_ACTS, ParkedCount, ParkedQuery, PauseStatus, RawAct, WHY_CHARS, cut, edited_of,
+    OPEN_ACTS, ParkedCount, ParkedQuery, PauseStatus, RawAct, ReplayProgress, WHY_CHARS, cut, edited_of,
 };
 use crate::store::StoreResult;
 
@@ -28,13 +28,14 @@ fn next_number(tx: &Transaction<'_>, names: &Names) -> StoreResult<u64> {
 pub(super) fn order(tx: &Transaction<'_>, names: &Names, act: &NewAct) -> StoreResult<ActNumber> {
     let number = next_number(tx, names)?;
     let sql = format!(
-        "INSERT INTO {} (act_number, shard, created_at, actor, why, verb, destination, message_id, selector, content, state) \
-         VALUES (?, ?, {NOW_US}, ?, ?, ?, ?, ?, ?, ?, '{}')",
+        "INSERT INTO {} (act_number, shard, created_at, actor, why, verb, destination, message_id, selector, content, \
+         next_position, state) VALUES (?, ?, {NOW_US}, ?, ?, ?, ?, ?, ?, ?, ?, '{}')",
         names.act,
-        ActState::Open.as_str()
+        act.verb.first_state().as_str()
     );
     let mut statement = tx.prepare_cached(&sql).map_err(refusal)?;
     for shard in &act.shards {
+        let (selector, begins) = act.of_shard(*shard);
         let values = params![
             signed(number),
             shard.0,
@@ -43,8 +44,9 @@ pub(super) fn order(tx: &Transaction<'_>, names: &Names, act: &NewAct) -> StoreR
             act.verb.as_str(),
             act.destination,
             act.message_id,
-            act.selector.encode(),
+            selector,
             act.edit.as_ref().map(outhaul_core::act::Edit::encode),
+            signed(begins),
         ];
         statement.execute(values).map_err(|e| refusal(e).while_doing("ordering an act"))?;
     }
@@ -113,7 +115,36 @@ pub(super) fn records(tx: &Transaction<'_>, names: &Names, wanted: &ActsWanted) 
             );
             select(tx, names, &which, vec![])
         }
+        ActsWanted::Replays(shard) => {
+            let (begun, done, replay) = (ActState::Unfinished.as_str(), ActState::Done.as_str(), Verb::Replay.as_str());
+            let which =
+                format!("state IN ('{begun}', '{done}') AND shard = ? AND verb = '{replay}' ORDER BY act_number");
+            select(tx, names, &which, vec![Value::from(shard.0)])
+        }
     }
+}
+
+pub(super) fn take_replay(tx: &Transaction<'_>, names: &Names, number: ActNumber, runner: &str) -> StoreResult<bool> {
+    let sql = format!(
+        "UPDATE {} SET note = ? WHERE act_number = ? AND state = '{}'",
+        names.act,
+        ActState::Unfinished.as_str()
+    );
+    let values = params![cut(runner, NOTE_CHARS), signed(number.0)];
+    tx.prepare_cached(&sql).and_then(|mut s| s.execute(values)).map(|rows| rows > 0).map_err(refusal)
+}
+
+pub(super) fn keep_replay(tx: &Transaction<'_>, names: &Names, p: &ReplayProgress) -> StoreResult<bool> {
+    let (state, note, finished) = p.columns(NOW_US);
+    let sql = format!(
+        "UPDATE {} SET state = ?1, next_position = ?2, messages_changed = ?3, messages_left = ?4, note = ?5, \
+         finished_at = {finished} WHERE act_number = ?6 AND shard = ?7 AND {}",
+        names.act,
+        ReplayProgress::condition("?8", ["?1", "?2", "?3", "?4"])
+    );
+    let (next, done, left, number) = (signed(p.next.0), signed(p.done), signed(p.left), signed(p.number.0));
+    let values = params![state, next, done, left, note, number, p.shard.0, cut(&p.runner, NOTE_CHARS)];
+    tx.prepare_cached(&sql).and_then(|mut s| s.execute(values)).map(|rows| rows > 0).map_err(refusal)
 }
 
 pub(super) fn pauses(tx: &Transaction<'_>, names: &Names) -> StoreResult<Vec<PauseStatus>> {

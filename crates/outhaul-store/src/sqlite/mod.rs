@@ -35,8 +35,8 @@ use names::Names;
 use session::{Access, Session};
 
 use crate::acts::{
-    ActRecord, ActsWanted, CancelRequest, ListedParked, NewAct, ParkedCount, ParkedQuery, PauseStatus, check_order,
-    edits_of,
+    ActRecord, ActsWanted, CancelRequest, ListedParked, NewAct, ParkedCount, ParkedQuery, PauseStatus, ReplayProgress,
+    check_order, edits_of,
 };
 use crate::error::{StoreError, StoreErrorKind};
 use crate::options::{DatabaseKind, InitPlan, StoreOptions};
@@ -305,6 +305,16 @@ impl Store for SqliteStore {
     async fn acts(&self, wanted: &ActsWanted) -> StoreResult<Vec<ActRecord>> {
         let (names, wanted) = (Arc::clone(&self.names), wanted.clone());
         self.rest.read(move |tx| acts::records(tx, &names, &wanted)).await
+    }
+
+    async fn take_replay(&self, number: ActNumber, runner: &str) -> StoreResult<bool> {
+        let (names, runner) = (Arc::clone(&self.names), runner.to_owned());
+        self.writer.write(move |tx| acts::take_replay(tx, &names, number, &runner)).await
+    }
+
+    async fn keep_replay(&self, progress: &ReplayProgress) -> StoreResult<bool> {
+        let (names, progress) = (Arc::clone(&self.names), progress.clone());
+        self.writer.write(move |tx| acts::keep_replay(tx, &names, &progress)).await
     }
 
     async fn pauses(&self) -> StoreResult<Vec<PauseStatus>> {

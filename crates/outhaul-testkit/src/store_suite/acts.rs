@@ -1,16 +1,20 @@
 //! Operators' acts: ordered, seen, carried out by checkpoints, and kept; what selects parked rows; cancelling.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use outhaul_core::act::{ActNumber, ActState, ActWrite, Edit, Original, PauseWrite, Selector, Touched, Verb};
+use outhaul_core::act::{
+    ActNumber, ActState, ActWrite, Edit, Original, PauseWrite, PositionRange, Selector, Touched, Verb,
+};
 use outhaul_core::checkpoint::{ShardCheckpoint, ShardOutcome};
 use outhaul_core::destination::NO_ROUTE;
 use outhaul_core::message::{Defect, Epoch, Message, Position, ShardId};
 use outhaul_core::parked::{ParkedEntry, ParkedState, ParkedWrite};
 use outhaul_core::runs::Runs;
 use outhaul_store::{
-    ActRecord, ActsWanted, CancelRequest, Found, InitPlan, NewAct, NewRow, ParkedQuery, PauseStatus, Store,
+    ActRecord, ActsWanted, CancelRequest, Found, InitPlan, NewAct, NewRow, ParkedQuery, PauseStatus, ReplayProgress,
+    Store,
 };
 
 use super::fixture::{AppRow, Fixture, Owner, destinations};
@@ -22,6 +26,7 @@ fn new_act(verb: Verb, destination: Option<&str>, shards: &[ShardId]) -> NewAct 
         destination: destination.map(str::to_owned),
         shards: shards.to_vec(),
         selector: Selector::default(),
+        ranges: BTreeMap::new(),
         message_id: None,
         edit: None,
         actor: "an operator".into(),
@@ -31,6 +36,11 @@ fn new_act(verb: Verb, destination: Option<&str>, shards: &[ShardId]) -> NewAct 
 
 fn write(number: ActNumber, state: ActState) -> ActWrite {
     ActWrite { number, state, next: Position(0), done: 0, left: 0, note: String::new(), original: None, pause: None }
+}
+
+fn progress(number: ActNumber, shard: ShardId, runner: &str) -> ReplayProgress {
+    let runner = runner.to_owned();
+    ReplayProgress { number, shard, runner, ended: false, next: Position(9), done: 4, left: 1, note: String::new() }
 }
 
 /// A checkpoint that moves nothing and writes these.
@@ -64,6 +74,9 @@ pub async fn whatever_acts_need(f: &Fixture, owner: &mut Owner) {
         let part = ShardCheckpoint { acts: vec![act], parked: vec![replace.clone()], ..owner.part(shard, &[]) };
         assert_eq!(owner.write(f.store.as_ref(), vec![part]).await, [ShardOutcome::Written]);
     }
+    let replay = f.store.order(&new_act(Verb::Replay, Some("a"), &[shard])).await.expect("order");
+    assert!(f.store.take_replay(replay, "one").await.expect("take_replay"));
+    assert!(f.store.keep_replay(&progress(replay, shard, "one")).await.expect("keep_replay"));
     assert_eq!(f.store.edits(shard, "a").await.expect("edits").len(), 1);
     assert_eq!(records(f.store.as_ref(), number).await.len(), 1);
     assert!(!f.store.list_parked(&ParkedQuery::default(), 10).await.expect("list_parked").is_empty());
@@ -82,6 +95,7 @@ pub async fn an_act_is_open_in_its_shards(flavour: Flavour) {
         key: Some("it's 'a' key".into()),
         code: Some("OUT-2001".into()),
         rate_milli: 2_500,
+        ..Selector::default()
     };
     let edit = Edit { payload: Some(Bytes::from(vec![0, 255, b'\'', b'\\'])), headers: Some(None), key: None };
     let act = NewAct {
@@ -144,6 +158,69 @@ pub async fn many_order_at_once(flavour: Flavour) {
     numbers.dedup();
     assert_eq!(numbers.len(), 30);
     assert_eq!(f.store.open_acts(&[ShardId(0)]).await.expect("open_acts").len(), 30);
+}
+
+/// A replay is nothing to owners; each shard keeps its range; whoever took it last writes how far it has got.
+pub async fn a_replay_is_its_commands_own(flavour: Flavour) {
+    let f = Fixture::sharded(flavour).await;
+    let (store, shards) = (f.store.as_ref(), f.shards());
+    let range = |shard: ShardId| {
+        let from = 5 + u64::from(shard.0);
+        PositionRange { from: Position(from), to: Position(from + 20) }
+    };
+    let selector = Selector { topic: Some("it's *".into()), created_from_us: Some(-7), ..Selector::default() };
+    let ranges: BTreeMap<ShardId, PositionRange> = shards.iter().map(|s| (*s, range(*s))).collect();
+    let order = NewAct { selector: selector.clone(), ranges, ..new_act(Verb::Replay, Some("a"), &shards) };
+    let number = store.order(&order).await.expect("order");
+    assert!(store.open_acts(&shards).await.expect("open_acts").is_empty());
+    assert!(store.recover(shards[0]).await.expect("recover").acts.is_empty());
+    let ordered = records(store, number).await;
+    assert_eq!(ordered.len(), shards.len());
+    for record in &ordered {
+        let (shard, expected) = (record.act.shard, range(record.act.shard));
+        assert_eq!((record.state, record.act.next), (ActState::Unfinished, expected.from), "{shard}");
+        let selector = Selector { range: Some(expected), ..selector.clone() };
+        assert_eq!(record.act.selector.as_ref(), Some(&selector), "{shard}");
+    }
+
+    let last = shards[shards.len() - 1];
+    let keep = async |p: &ReplayProgress| store.keep_replay(p).await.expect("keep_replay");
+    let take = async |number: ActNumber, who: &str| store.take_replay(number, who).await.expect("take_replay");
+    assert!(!keep(&progress(number, last, "one")).await, "nobody has taken it yet");
+    assert!(!take(ActNumber(number.0 + 1), "one").await);
+    let pause = store.order(&new_act(Verb::Pause, None, &shards)).await.expect("order");
+    assert!(!take(pause, "one").await, "what is the owners' is not taken");
+    for _ in 0..2 {
+        assert!(take(number, "one").await);
+        assert!(keep(&progress(number, last, "one")).await, "as often as wanted");
+    }
+    let of_last = async || records(store, number).await.into_iter().find(|r| r.act.shard == last).expect("a record");
+    let record = of_last().await;
+    assert_eq!((record.act.next, record.act.done, record.act.left), (Position(9), 4, 1));
+    assert_eq!((record.state, record.finished_at_us, record.note.as_str()), (ActState::Unfinished, None, "one"));
+
+    assert!(take(number, "two").await);
+    assert!(!keep(&progress(number, last, "one")).await, "another one has taken it");
+    assert!(!keep(&ReplayProgress { ended: true, ..progress(number, last, "one") }).await);
+    let end = ReplayProgress { ended: true, note: "OUT-2001 it's bad".into(), ..progress(number, last, "two") };
+    for _ in 0..2 {
+        assert!(keep(&end).await, "the answer may have been lost");
+    }
+    assert!(!keep(&progress(number, last, "two")).await, "it is over");
+    assert!(!keep(&ReplayProgress { done: 9, ..end.clone() }).await, "with another result");
+    let record = of_last().await;
+    assert_eq!((record.state, record.note.as_str()), (ActState::Done, "OUT-2001 it's bad"));
+    assert!(record.finished_at_us.is_some_and(|at| at >= record.at_us), "{record:?}");
+    if shards.len() > 1 {
+        assert!(take(number, "three").await, "other shards are not at their end");
+        let others = records(store, number).await.into_iter().filter(|r| r.act.shard != last);
+        assert!(others.map(|r| r.state).all(|state| state == ActState::Unfinished));
+        assert_eq!(of_last().await.note, "OUT-2001 it's bad");
+    } else {
+        assert!(!take(number, "three").await, "it is over");
+    }
+    let replays = store.acts(&ActsWanted::Replays(last)).await.expect("acts");
+    assert_eq!(replays.iter().map(|r| (r.act.number, r.act.shard)).collect::<Vec<_>>(), [(number, last)]);
 }
 
 /// How far an act has got is written with the checkpoint, and only by the owner.

@@ -140,6 +140,7 @@ cases! { $
     }
     acts {
         an_act_is_open_in_its_shards
+        a_replay_is_its_commands_own
         many_order_at_once
         progress_is_part_of_a_checkpoint
         pauses_begin_and_end
