@@ -126,6 +126,10 @@ codes! {
     NOT_VERIFIED = "OUT-4017", Failure, "look at the destination and its load; the relay asks again by itself";
     /// An act that the relay cannot carry out.
     ACT_REFUSED = "OUT-4018", Failure, "read what stands beside it, and order it anew when that is mended";
+    /// A folder into which pruned messages cannot be written.
+    EXPORT_FOLDER = "OUT-4019", Failure, "make the folder, give the right to write in it, or free space; nothing is pruned until then, and it is tried again by itself";
+    /// An exported file that is not what was written.
+    EXPORT_READ_BACK = "OUT-4020", Failure, "look at the disk and the file system; nothing of it was pruned";
     /// Instances that do not agree on routes and destinations.
     OTHER_CONFIGURATION = "OUT-4021", Failure, "give all instances of the outbox the same configuration, and restart those that have an older one";
 }
@@ -152,7 +156,7 @@ pages! {
     "3001" "3002" "3003" "3004" "3005" "3006" "3007" "3008" "3009" "3010" "3011" "3012" "3013" "3014" "3015" "3016"
     "3017" "3018" "3019" "3020" "3021" "3022" "3023" "3024" "3025" "3026" "3027" "3028" "3029" "3030" "3031" "3032"
     "4001" "4002" "4003" "4004" "4005" "4006" "4007" "4008" "4009" "4010" "4011" "4012" "4013"
-    "4014" "4015" "4016" "4017" "4018" "4021"
+    "4014" "4015" "4016" "4017" "4018" "4019" "4020" "4021"
 }
 
 /// The title of a page: its first line, without the mark of a heading.

@@ -10,14 +10,18 @@ mod clock;
 mod destination;
 mod engine;
 mod error;
+mod export;
 mod healing;
 mod log;
 mod maintenance;
+mod prune;
 mod repeats;
 mod stop;
 
 pub use destination::{Delivered, Destination};
 pub use engine::{Outbox, Report, run};
 pub use error::RelayError;
+pub use export::ExportError;
 pub use maintenance::Maintenance;
+pub use prune::{PruneStep, Pruner};
 pub use stop::Stop;
