@@ -207,41 +207,46 @@ async fn where_it_cannot_be_written_nothing_goes(flavour: Flavour) {
     assert!(files(&folder).keys().all(|name| name.starts_with("shop.shard-00.")));
 }
 
-/// A small file system of its own.
+/// A small file system of its own; where none can be mounted, a folder in which nobody but root may write.
 async fn a_full_disk_keeps_the_log(flavour: Flavour) {
     let scene = Scene::ready(flavour).await;
-    let folder = scene.folder.path("small");
-    std::fs::create_dir(&folder).unwrap();
-    let run =
-        |program: &str, arguments: &[&str]| Command::new(program).args(arguments).status().is_ok_and(|s| s.success());
-    let at = folder.to_str().unwrap().to_owned();
-    if !run("mount", &["-t", "tmpfs", "-o", "size=64k", "tmpfs", &at]) {
-        eprintln!("not shown here: a file system cannot be mounted");
-        return;
-    }
     // Nothing that can be packed.
     let mut noise = 1u64;
     let mut word = || {
         noise = noise.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         format!("{:016x}", noise ^ noise >> 29)
     };
-    let lines_of: String = (0..40)
+    let messages: String = (0..40)
         .map(|n| {
             let payload: String = (0..256).map(|_| word()).collect();
             format!("{{\"id\":\"m{n}\",\"topic\":\"t\",\"payload\":\"{payload}\"}}\n")
         })
         .collect();
-    scene.enqueue(&lines_of).await.expect(0);
+    scene.enqueue(&messages).await.expect(0);
     scene.deliver("out.jsonl").await;
-    let full = scene.prune_into("small").await;
+    let folder = scene.folder.path("small");
+    std::fs::create_dir(&folder).unwrap();
+    let at = folder.to_str().unwrap();
+    let run = |program: &str, arguments: &[&str]| {
+        Command::new(program).args(arguments).output().is_ok_and(|o| o.status.success())
+    };
+    let mounted = run("mount", &["-t", "tmpfs", "-o", "size=64k", "tmpfs", at]);
+    if !mounted {
+        run("chmod", &["555", at]);
+    }
+    let refused = scene.prune_into("small").await;
     let left: Vec<_> = std::fs::read_dir(&folder).unwrap().map(|e| e.unwrap().file_name()).collect();
     let rows = scene.log_rows().await;
-    run("mount", &["-o", "remount,size=4m", &at]);
+    run("mount", &["-o", "remount,size=4m", at]);
+    run("chmod", &["755", at]);
     let mended = scene.prune_into("small").await;
     let found = ids(&lines(&folder));
-    run("umount", &[&at]);
-    let full = full.expect(1);
-    assert!(full.stderr.contains("\"code\":\"OUT-4019\"") && full.stderr.contains("No space left"), "{}", full.stderr);
+    if mounted {
+        run("umount", &[at]);
+    }
+    let refused = refused.expect(1);
+    let why = if mounted { "No space left" } else { "Permission denied" };
+    assert!(refused.stderr.contains("\"code\":\"OUT-4019\"") && refused.stderr.contains(why), "{}", refused.stderr);
     assert!(left.is_empty() && rows > 0, "{left:?}");
     mended.expect(0);
     assert_eq!((found, scene.log_rows().await), (numbered(0..40), 0));
