@@ -33,8 +33,13 @@ pub async fn kept(raw: &mut dyn raw::Raw) -> (u64, u64, u64) {
 }
 
 async fn merge(store: &dyn Store) {
-    let request =
-        PruneRequest { owner: "bench".into(), retention_ms: 7 * DAY_S * 1_000, merge_after_ms: Some(0), step: 100_000 };
+    let request = PruneRequest {
+        owner: "bench".into(),
+        retention_ms: 7 * DAY_S * 1_000,
+        merge_after_ms: Some(0),
+        step: 100_000,
+        exported: None,
+    };
     while store.prune(&request).await.expect("a merge").more {}
 }
 

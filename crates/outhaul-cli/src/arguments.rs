@@ -476,6 +476,9 @@ pub struct Prune {
     /// Age from which settled messages go: 7d, 12h, 0s. Default: `retention` of the configuration.
     #[arg(long, value_name = "TIME", value_parser = span)]
     pub retention: Option<u64>,
+    /// Write what goes into zstd-compressed JSON Lines in this folder before. Default: `export` of the configuration.
+    #[arg(long, value_name = "FOLDER")]
+    pub export: Option<PathBuf>,
     /// Do one step (one transaction) only. Default: steps until nothing is left to do.
     #[arg(long)]
     pub once: bool,

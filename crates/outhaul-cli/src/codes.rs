@@ -130,6 +130,10 @@ codes! {
     NOT_VERIFIED = "OUT-4017", Failure, "look at the destination and its load; the relay asks again by itself";
     /// An act that the relay cannot carry out.
     ACT_REFUSED = "OUT-4018", Failure, "read what stands beside it, and order it anew when that is mended";
+    /// A folder into which pruned messages cannot be written.
+    EXPORT_FOLDER = "OUT-4019", Failure, "make the folder, give the right to write in it, or free space; nothing is pruned until then, and it is tried again by itself";
+    /// An exported file that is not what was written.
+    EXPORT_READ_BACK = "OUT-4020", Failure, "look at the disk and the file system; nothing of it was pruned";
     /// Instances that do not agree on routes and destinations.
     OTHER_CONFIGURATION = "OUT-4021", Failure, "give all instances of the outbox the same configuration, and restart those that have an older one";
     /// A message that a replay leaves to the relay.
@@ -165,7 +169,7 @@ pages! {
     "3017" "3018" "3019" "3020" "3021" "3022" "3023" "3024" "3025" "3026" "3027" "3028" "3029" "3030" "3031" "3032"
     "3040" "3041"
     "4001" "4002" "4003" "4004" "4005" "4006" "4007" "4008" "4009" "4010" "4011" "4012" "4013"
-    "4014" "4015" "4016" "4017" "4018" "4021" "4030" "4031" "4032" "4033"
+    "4014" "4015" "4016" "4017" "4018" "4019" "4020" "4021" "4030" "4031" "4032" "4033"
 }
 
 /// The title of a page: its first line, without the mark of a heading.

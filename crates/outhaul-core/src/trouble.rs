@@ -9,10 +9,10 @@ const MOST: usize = 64;
 /// Characters of a text that are told.
 const TEXT_CHARS: usize = 300;
 
-/// A destination that an instance does not get on with.
+/// A destination that an instance does not get on with, or other work of its that does not get on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Trouble {
-    /// Destination by name.
+    /// Destination by name. Empty: it is the instance's own, and keeps nothing from being delivered.
     pub destination: String,
     /// Shards whose lanes are held up, in whole or in part; rising.
     pub shards: Vec<ShardId>,

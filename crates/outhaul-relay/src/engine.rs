@@ -164,6 +164,8 @@ struct Engine {
     /// Whether a lease round has succeeded: until then a failure that will not pass ends the relay.
     leased: bool,
     refused: Option<StoreError>,
+    /// What keeps maintenance from exporting.
+    maintenance: watch::Receiver<Option<outhaul_core::trouble::Trouble>>,
     /// Shards as the first lease round found them, and as the newest one did.
     shards: Option<(usize, usize)>,
 }
@@ -195,6 +197,7 @@ async fn drive(outbox: Outbox, stop: Stop) -> Result<(String, Vec<Delivered>), R
     let config = Config::new(owner, settings.clone(), destinations, routes, seed(&outbox.owner));
     let (names, digest) = (config.names(), config.digest());
     let mut instance = Instance::new(config);
+    let (trouble, told) = watch::channel(None);
     let mut engine = Engine {
         store: outbox.store.clone(),
         settings,
@@ -208,11 +211,12 @@ async fn drive(outbox: Outbox, stop: Stop) -> Result<(String, Vec<Delivered>), R
         stopped: false,
         leased: false,
         refused: None,
+        maintenance: told,
         shards: None,
     };
     let maintenance = outbox.maintenance.clone().map(|plan| {
         let (name, owner, store) = (outbox.name.clone(), outbox.owner.clone(), outbox.store.clone());
-        tokio::spawn(maintenance::run(name, owner, store, plan, stop.watch()))
+        tokio::spawn(maintenance::run(name, owner, store, plan, stop.watch(), trouble))
     });
     let clock = Clock::start();
     let first = if outbox.until_empty { Input::DrainWhenEmpty } else { Input::Tick };
@@ -400,7 +404,9 @@ impl Engine {
                 self.log.event(&event);
             }
             Command::Stopped => self.stopped = true,
-            Command::LeaseRound { renew, release, acquire, draining, leave, troubles } => {
+            Command::LeaseRound { renew, release, acquire, draining, leave, mut troubles } => {
+                // First: of many troubles the last are not told.
+                troubles.splice(0..0, self.maintenance.borrow().clone());
                 let round = LeaseRound {
                     owner: self.owner.clone(),
                     version: env!("CARGO_PKG_VERSION").to_owned(),

@@ -1,11 +1,16 @@
 //! Pruning and merging, beside the sending and never a reason to send again.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use outhaul_core::trouble::Trouble;
 use outhaul_store::{PruneRequest, Store};
 use tokio::sync::watch;
 
+use crate::clock::wall_us;
+use crate::export::ExportError;
+use crate::prune::Pruner;
 use crate::stop::Asked;
 
 /// What the relay keeps tidy by itself. One instance at a time does it, under a lease of its own.
@@ -19,6 +24,8 @@ pub struct Maintenance {
     pub interval: Duration,
     /// Chunks touched in one transaction. Default 500.
     pub step: u32,
+    /// What leaves the log is written into files in this folder before it does. Default: no.
+    pub export: Option<PathBuf>,
 }
 
 impl Default for Maintenance {
@@ -28,16 +35,19 @@ impl Default for Maintenance {
             merge_after: Duration::from_secs(600),
             interval: Duration::from_secs(60),
             step: 500,
+            export: None,
         }
     }
 }
 
+/// Keeps one outbox tidy until it is told to stop. `trouble` says what keeps it from exporting, as long as it does.
 pub(crate) async fn run(
     outbox: String,
     owner: String,
     store: Arc<dyn Store>,
     plan: Maintenance,
     mut stop: watch::Receiver<Asked>,
+    trouble: watch::Sender<Option<Trouble>>,
 ) {
     let millis = |d: Duration| u64::try_from(d.as_millis()).unwrap_or(u64::MAX);
     let request = PruneRequest {
@@ -45,7 +55,9 @@ pub(crate) async fn run(
         retention_ms: millis(plan.retention),
         merge_after_ms: Some(millis(plan.merge_after)),
         step: plan.step,
+        exported: None,
     };
+    let mut pruner = Pruner::new(&outbox, store, request, plan.export).retry_after(plan.interval);
     let mut wait = plan.interval;
     loop {
         tokio::select! {
@@ -53,16 +65,22 @@ pub(crate) async fn run(
             _ = stop.wait_for(|a| *a != Asked::Nothing) => return,
         }
         wait = plan.interval;
-        match store.prune(&request).await {
-            Ok(done) => {
+        match pruner.step().await {
+            Ok(step) => {
+                let done = &step.pruned;
                 if done.messages > 0 || done.merged_chunks > 0 {
                     tracing::info!(
                         outbox,
                         messages = done.messages,
                         chunks = done.chunks,
                         merged = done.merged_chunks,
+                        exported = step.exported,
+                        files = step.files,
                         "log pruned"
                     );
+                }
+                for e in &step.failures {
+                    tracing::warn!(outbox, code = e.code(), remedy = e.remedy(), "pruning: {e}");
                 }
                 if done.more {
                     // Small steps with pauses: nobody else should notice.
@@ -71,5 +89,19 @@ pub(crate) async fn run(
             }
             Err(e) => tracing::warn!(outbox, code = e.kind.code(), remedy = e.kind.remedy(), "pruning: {}", e.message),
         }
+        tell(&trouble, pruner.failure());
     }
+}
+
+fn tell(trouble: &watch::Sender<Option<Trouble>>, failure: Option<&ExportError>) {
+    trouble.send_modify(|told| {
+        let since_us = told.as_ref().map_or_else(wall_us, |t| t.since_us);
+        *told = failure.map(|e| Trouble {
+            destination: String::new(),
+            shards: vec![],
+            since_us,
+            code: e.code().to_owned(),
+            text: e.to_string(),
+        });
+    });
 }

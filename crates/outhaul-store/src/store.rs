@@ -263,6 +263,74 @@ pub struct PruneRequest {
     pub merge_after_ms: Option<u64>,
     /// The most chunks to touch in one transaction.
     pub step: u32,
+    /// None: what is old and settled goes. Otherwise, of the log, only what was kept elsewhere before.
+    pub exported: Option<Vec<Exported>>,
+}
+
+/// What of a shard's log may go.
+#[cfg(any(feature = "sqlite", feature = "mysql", feature = "postgres"))]
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PruneBound {
+    /// Chunks that end at or below it.
+    pub below: Position,
+    /// Chunks that were moved before it, microseconds since 1970-01-01 UTC, database clock.
+    pub before_us: i64,
+}
+
+#[cfg(any(feature = "sqlite", feature = "mysql", feature = "postgres"))]
+impl PruneBound {
+    /// Of chunks from the start of a log, those that may go: up to `step`, as far as none of them has to stay.
+    pub(crate) fn prunable(self, mut chunks: Vec<StoredChunk>, step: u32) -> Vec<StoredChunk> {
+        let goes = |c: &&StoredChunk| {
+            c.base.0.saturating_add(c.count.into()) <= self.below.0 && c.moved_at_us < self.before_us
+        };
+        let n = chunks.iter().take(step.max(1) as usize).take_while(goes).count();
+        chunks.truncate(n);
+        chunks
+    }
+}
+
+impl PruneRequest {
+    /// Before which time something was written that may go.
+    #[cfg(any(feature = "sqlite", feature = "mysql", feature = "postgres"))]
+    pub(crate) fn cutoff_us(&self, now_us: i64) -> i64 {
+        now_us.saturating_sub(i64::try_from(self.retention_ms).unwrap_or(i64::MAX).saturating_mul(1_000))
+    }
+
+    /// What of a shard's log may go whose lanes have settled everything below a position.
+    #[cfg(any(feature = "sqlite", feature = "mysql", feature = "postgres"))]
+    pub(crate) fn bound(&self, shard: ShardId, settled_below: Position, now_us: i64) -> PruneBound {
+        let old = PruneBound { below: settled_below, before_us: self.cutoff_us(now_us) };
+        let Some(exported) = &self.exported else { return old };
+        match exported.iter().find(|e| e.shard == shard) {
+            None => PruneBound { below: Position(0), ..old },
+            Some(e) => PruneBound {
+                below: old.below.min(e.below),
+                before_us: old.before_us.min(e.moved_at_us.saturating_add(1)),
+            },
+        }
+    }
+}
+
+/// What of a shard's log was kept elsewhere, from its start on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Exported {
+    /// Shard.
+    pub shard: ShardId,
+    /// Every position below it.
+    pub below: Position,
+    /// The newest `moved_at` among its chunks, microseconds since 1970-01-01 UTC. What was moved later stands at a position
+    /// that was given anew (tables made anew, a backup put back) and stays.
+    pub moved_at_us: i64,
+}
+
+/// What the next step of pruning would delete of the log.
+#[derive(Clone, Debug, Default)]
+pub struct Prunable {
+    /// False: another runner holds the lease, nothing was looked at.
+    pub ran: bool,
+    /// Chunks of one shard, from the start of its log, rising.
+    pub chunks: Vec<StoredChunk>,
 }
 
 /// What was pruned.
@@ -446,6 +514,14 @@ pub trait Store: Send + Sync + 'static {
     /// # Errors
     /// Any; nothing has changed.
     async fn parked_of(&self, shard: ShardId, position: Position) -> StoreResult<Vec<ParkedEntry>>;
+
+    /// What pruning would delete of the log: of the first shard at or above `from` that has any, from the start of its log,
+    /// up to the request's step and up to `max_bytes` of content or one chunk. Takes the lease of pruning and keeps it
+    /// for the [`Store::prune`] that follows; nothing else is locked, and nothing changes.
+    ///
+    /// # Errors
+    /// Any.
+    async fn prunable(&self, request: &PruneRequest, from: ShardId, max_bytes: usize) -> StoreResult<Prunable>;
 
     /// One step of pruning and merging. Never touches what is at or above any lane's `proven`, the newest receipt row,
     /// or a parked row.

@@ -33,8 +33,8 @@ const LOOK_AGAIN: Duration = Duration::from_millis(500);
 struct Line {
     /// Number, from 1.
     number: u64,
-    /// The row, or what is wrong with the line.
-    row: Result<NewRow, String>,
+    /// The row, or what is wrong with the line. None: it is left out.
+    row: Result<Option<NewRow>, String>,
 }
 
 /// Stores the lines, in transactions, and prints an id for each once it is stored.
@@ -102,15 +102,23 @@ async fn store_lines(
     most_rows: usize,
     json: bool,
 ) -> Result<(), Failure> {
-    let mut stored = 0u64;
+    let (mut stored, mut left_out) = (0u64, 0u64);
     let mut held = None;
     loop {
         let first = match held.take() {
             Some(line) => Some(line),
             None => lines.recv().await,
         };
-        let Some(first) = first else { return Ok(()) };
+        let Some(first) = first else {
+            if left_out > 0 {
+                eprintln!(
+                    "{left_out} lines were left out: their messages could not be delivered as they were (`defect`)"
+                );
+            }
+            return Ok(());
+        };
         let batch = Batch::gather(first, lines, most_rows);
+        left_out += batch.left_out;
         if !batch.rows.is_empty() {
             let ids = store_batch(store, &batch.rows).await.map_err(|f| f.while_doing(batch.place(stored)))?;
             stored += ids.len() as u64;
@@ -132,6 +140,8 @@ async fn store_lines(
 #[derive(Default)]
 struct Batch {
     rows: Vec<NewRow>,
+    /// Lines that are not stored.
+    left_out: u64,
     /// Numbers of the first and the last line.
     lines: (u64, u64),
     /// A line that did not fit any more.
@@ -148,7 +158,12 @@ impl Batch {
         let mut next = Some(first);
         while let Some(line) = next.take() {
             let (number, row) = match line {
-                Ok(Line { number, row: Ok(row) }) => (number, row),
+                Ok(Line { number, row: Ok(Some(row)) }) => (number, row),
+                Ok(Line { row: Ok(None), .. }) => {
+                    batch.left_out += 1;
+                    next = lines.try_recv().ok();
+                    continue;
+                }
                 Ok(Line { number, row: Err(why) }) => {
                     batch.ends = Some(Failure::new(&codes::BAD_LINE, format!("line {number}: {why}")));
                     break;
@@ -160,7 +175,7 @@ impl Batch {
             };
             bytes += row.payload.len() + ROW_BYTES;
             if !batch.rows.is_empty() && bytes > BATCH_BYTES {
-                batch.held = Some(Ok(Line { number, row: Ok(row) }));
+                batch.held = Some(Ok(Line { number, row: Ok(Some(row)) }));
                 break;
             }
             batch.lines = (if batch.rows.is_empty() { number } else { batch.lines.0 }, number);

@@ -1,11 +1,12 @@
 //! `outhaul prune`: what is settled and older than the retention goes, small chunks are merged.
 
-use outhaul_store::{PruneRequest, Pruned};
+use outhaul_relay::{ExportError, PruneStep, Pruner};
+use outhaul_store::PruneRequest;
 use serde_json::json;
 
 use super::{chosen, host, of_outbox, open};
 use crate::arguments::Prune;
-use crate::failure::{Exit, Outcome};
+use crate::failure::{Blame, Exit, Failure, Failures, Outcome};
 use crate::{config, measure, output};
 
 /// Chunks that one step touches at most: a transaction that no writer notices.
@@ -16,53 +17,71 @@ const MOST_STEPS: u32 = 1_000_000;
 /// Prunes every outbox, or the one that was named.
 ///
 /// # Errors
-/// The database's, or the configuration's. Earlier steps stay done.
+/// The database's, the export's, or the configuration's. Earlier steps stay done.
 pub async fn run(a: &Prune, json: bool) -> Outcome {
     let config = config::load(a.source.sources())?;
     // One name for all runs on this host: a lease that an earlier run left behind does not keep this one waiting, and
     // two at the same time take turns, since each step locks the lease's row.
     let owner = format!("prune@{}", config.relay.instance.clone().unwrap_or_else(host));
-    let mut exit = Exit::Fine;
+    let (mut exit, mut failures) = (Exit::Fine, vec![]);
     for outbox in chosen(&config, a.which.outbox.as_deref())? {
         let store = open(outbox).await?;
+        let retention_ms = a.retention.unwrap_or(config.relay.retention_ms);
         let request = PruneRequest {
             owner: owner.clone(),
-            retention_ms: a.retention.unwrap_or(config.relay.retention_ms),
+            retention_ms,
             merge_after_ms: Some(config.relay.merge_after_ms),
             step: STEP_CHUNKS,
+            exported: None,
         };
-        let mut total = Pruned::default();
+        let export = a.export.clone().or_else(|| config.relay.export.clone());
+        let exports = export.is_some();
+        let mut pruner = Pruner::new(&outbox.name, store.clone(), request, export);
+        let mut total = PruneStep::default();
         for _ in 0..if a.once { 1 } else { MOST_STEPS } {
-            let step = store.prune(&request).await.map_err(|e| of_outbox(e.into(), outbox))?;
-            add(&mut total, &step);
-            if !step.ran || !step.more {
+            let step = pruner.step().await.map_err(|e| of_outbox(e.into(), outbox))?;
+            let ends = !step.pruned.ran || !step.pruned.more;
+            add(&mut total, step);
+            if ends {
                 break;
             }
         }
         store.close().await;
-        if !total.ran {
+        if !total.pruned.ran {
             exit = Exit::Attention;
         }
-        show(&outbox.name, &total, request.retention_ms, json)?;
+        show(&outbox.name, &total, retention_ms, exports, json)?;
+        failures.extend(total.failures.into_iter().map(|e| of_outbox(failure(&e), outbox)));
     }
-    Ok(exit)
+    if failures.is_empty() { Ok(exit) } else { Err(Failures(failures)) }
 }
 
-fn add(total: &mut Pruned, step: &Pruned) {
-    total.chunks += step.chunks;
-    total.messages += step.messages;
-    total.receipts += step.receipts;
-    total.merged_chunks += step.merged_chunks;
-    total.merged_receipts += step.merged_receipts;
-    total.ran |= step.ran;
-    total.more = step.more;
+fn failure(e: &ExportError) -> Failure {
+    Failure { code: e.code().into(), message: e.to_string(), remedy: e.remedy().into(), blame: Blame::Failure }
 }
 
-fn show(outbox: &str, p: &Pruned, retention_ms: u64, json: bool) -> Result<(), crate::failure::Failure> {
+fn add(total: &mut PruneStep, step: PruneStep) {
+    let (t, s) = (&mut total.pruned, &step.pruned);
+    t.chunks += s.chunks;
+    t.messages += s.messages;
+    t.receipts += s.receipts;
+    t.merged_chunks += s.merged_chunks;
+    t.merged_receipts += s.merged_receipts;
+    t.ran |= s.ran;
+    t.more = s.more;
+    total.exported += step.exported;
+    total.files += step.files;
+    total.failures.extend(step.failures);
+}
+
+/// `exports`: what goes is exported before.
+fn show(outbox: &str, step: &PruneStep, retention_ms: u64, exports: bool, json: bool) -> Result<(), Failure> {
+    let p = &step.pruned;
     if json {
         return output::json(&json!({
             "outbox": outbox, "ran": p.ran, "more": p.more, "retention_ms": retention_ms, "messages": p.messages,
             "chunks": p.chunks, "receipts": p.receipts, "merged_chunks": p.merged_chunks, "merged_receipts": p.merged_receipts,
+            "exported": step.exported, "files": step.files,
         }));
     }
     if !p.ran {
@@ -70,9 +89,10 @@ fn show(outbox: &str, p: &Pruned, retention_ms: u64, json: bool) -> Result<(), c
             "{outbox}: another process, such as a running relay, prunes this database already; nothing was done"
         ));
     }
+    let exported = if exports { format!("{} exported, {} files; ", step.exported, step.files) } else { String::new() };
     let more = if p.more { "; there is more to do" } else { "" };
     output::line(format_args!(
-        "{outbox}: {} messages older than {} deleted ({} chunks, {} receipt rows); merged {} chunks, {} receipt rows{more}",
+        "{outbox}: {exported}{} messages older than {} deleted ({} chunks, {} receipt rows); merged {} chunks, {} receipt rows{more}",
         p.messages,
         measure::span_text(retention_ms),
         p.chunks,

@@ -138,6 +138,7 @@ async fn one(
     let maintenance = relay.prune.then(|| Maintenance {
         retention: Duration::from_millis(relay.retention_ms),
         merge_after: Duration::from_millis(relay.merge_after_ms),
+        export: relay.export.clone(),
         ..Maintenance::default()
     });
     let engine = outhaul_relay::Outbox {

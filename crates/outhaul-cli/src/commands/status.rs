@@ -42,6 +42,15 @@ struct InstanceReport {
     draining: bool,
     heartbeat_ms: u64,
     config: String,
+    /// What keeps it from something else than delivering.
+    trouble: Option<TroubleReport>,
+}
+
+#[derive(Debug, Serialize)]
+struct TroubleReport {
+    since: String,
+    code: String,
+    text: String,
 }
 
 #[derive(Debug, Serialize)]
@@ -109,7 +118,8 @@ struct ParkedReport {
     dead: u64,
 }
 
-/// Shows the outboxes; exit code 3 if a message is dead, a lane is down, or instances have different configurations.
+/// Shows the outboxes; exit code 3 if a message is dead, a lane is down, what is to be pruned cannot be exported, or
+/// instances have different configurations.
 ///
 /// # Errors
 /// A database's, or the configuration's.
@@ -137,8 +147,9 @@ pub async fn run(a: &Status, json: bool) -> Outcome {
     }
     let lanes = report.outboxes.iter().flat_map(|o| &o.shards).flat_map(|s| &s.lanes);
     let wants = |l: &LaneReport| l.parked.dead > 0 || l.down_since.is_some();
+    let troubled = report.outboxes.iter().flat_map(|o| &o.instances).any(|i| i.trouble.is_some());
     let differ = report.outboxes.iter().any(|o| !o.same_configuration);
-    Ok(if differ || lanes.into_iter().any(wants) { Exit::Attention } else { Exit::Fine })
+    Ok(if differ || troubled || lanes.into_iter().any(wants) { Exit::Attention } else { Exit::Fine })
 }
 
 /// An outbox, and what is said of rows that no shard holds.
@@ -196,6 +207,11 @@ async fn read(config: &Config, outbox: &Outbox, store: &Arc<dyn Store>) -> Resul
             draining: i.draining,
             heartbeat_ms: i.heartbeat_ms,
             config: i.config,
+            trouble: i.troubles.into_iter().find(|t| t.destination.is_empty()).map(|t| TroubleReport {
+                since: timestamp::format_us(t.since_us),
+                code: t.code,
+                text: t.text,
+            }),
         })
         .collect();
     let same_configuration = have_the_same(&shards, &instances);
@@ -348,6 +364,10 @@ fn table(report: &Report) -> Vec<String> {
                 "{} {}: instances have different routes or destinations; {}",
                 other.code, o.name, other.remedy
             ));
+        }
+        for i in &o.instances {
+            let note = |t: &TroubleReport| format!("{} {} since {}: {} {}", o.name, i.name, t.since, t.code, t.text);
+            notes.extend(i.trouble.as_ref().map(note));
         }
         for s in &o.shards {
             let hot = s
@@ -520,5 +540,29 @@ mod tests {
         assert_eq!(down, ["gone"]);
         assert_eq!(lanes[1].last_error.as_deref(), Some("OUT-2030 no route"));
         assert_eq!(lanes[1].down_since.as_deref(), Some("1970-01-01T00:00:00.000000Z"));
+    }
+
+    #[test]
+    fn what_keeps_an_instance_from_exporting_is_a_line() {
+        let trouble =
+            |text: &str| Some(TroubleReport { since: "2026-03-01".into(), code: "OUT-4019".into(), text: text.into() });
+        let instance = |name: &str, trouble| InstanceReport {
+            name: name.into(),
+            version: "1".into(),
+            draining: false,
+            heartbeat_ms: 1,
+            config: String::new(),
+            trouble,
+        };
+        let instances = vec![instance("one", None), instance("two", trouble("exporting to /x: full"))];
+        let outbox = OutboxReport {
+            name: "main".into(),
+            mode: MODE.into(),
+            shards: vec![],
+            instances,
+            same_configuration: true,
+        };
+        let lines = table(&Report { outboxes: vec![outbox] });
+        assert_eq!(lines[1..], ["main two since 2026-03-01: OUT-4019 exporting to /x: full"]);
     }
 }

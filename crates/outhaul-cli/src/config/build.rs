@@ -1,5 +1,7 @@
 //! From the tree to the configuration, with everything that has to hold between its parts.
 
+use std::path::PathBuf;
+
 use outhaul_core::config::{LaneLimits, Settings};
 use outhaul_core::destination::MAX_DESTINATIONS;
 use outhaul_core::receipt::AckLevel;
@@ -110,6 +112,7 @@ fn relay(table: Option<&Table>, p: &mut Problems) -> Relay {
         shutdown_limit_ms: t.whole("shutdown_limit", p).unwrap_or_default(),
         prune: t.switch("prune", p),
         retention_ms: t.whole("retention", p).unwrap_or_default(),
+        export: t.text("export", p).map(PathBuf::from),
         merge_after_ms: t.whole("merge_after", p).unwrap_or_default(),
     }
 }

@@ -161,6 +161,12 @@ const RELAY: &[Key] = &[
         "Messages older than this leave the log, if every lane has settled them. Nothing unsent is ever deleted.",
     ),
     key(
+        "export",
+        Path,
+        Means("what leaves the log is gone"),
+        "Folder into which messages are written before they leave the log, as zstd-compressed JSON Lines by day; see operating.md. What cannot be written stays in the log. It holds for `outhaul prune` too.",
+    ),
+    key(
         "merge_after",
         Span(0),
         Default("10m"),

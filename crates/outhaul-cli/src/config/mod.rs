@@ -16,7 +16,7 @@ mod section;
 mod tree;
 mod value;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use outhaul_core::config::{LaneLimits, Settings};
@@ -90,6 +90,8 @@ pub struct Relay {
     pub prune: bool,
     /// Age at which settled messages leave the log, milliseconds.
     pub retention_ms: u64,
+    /// Folder for what leaves the log.
+    pub export: Option<PathBuf>,
     /// Age at which closed hours are merged, milliseconds.
     pub merge_after_ms: u64,
 }

@@ -4,6 +4,7 @@
 
 mod command_line;
 mod enqueue;
+mod export;
 mod journey;
 mod operate;
 mod program;

@@ -148,7 +148,8 @@ async fn l6_prune_never_touches_unsettled(flavour: Flavour) {
         fast.wait_stored(n * 20 + 20).await;
     }
     bench.wait("all moved", |s| s.iter().all(|s| s.hot_rows == 0)).await;
-    let prune = PruneRequest { owner: "pruner".into(), retention_ms: 0, merge_after_ms: None, step: 1_000 };
+    let prune =
+        PruneRequest { owner: "pruner".into(), retention_ms: 0, merge_after_ms: None, step: 1_000, exported: None };
     let pruned = bench.store.prune(&prune).await.unwrap();
     assert!(pruned.ran && pruned.messages == 0, "{pruned:?}");
     slow.otherwise(Answer::Ok);

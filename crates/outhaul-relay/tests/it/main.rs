@@ -9,6 +9,7 @@ mod barrier;
 mod child;
 mod collector;
 mod engine;
+mod export;
 mod forgotten;
 mod instances;
 mod kill;

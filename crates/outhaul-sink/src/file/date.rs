@@ -45,7 +45,7 @@ pub(super) fn day_of_seconds(seconds: i64) -> i64 {
 
 /// Appends a moment as RFC 3339 in UTC with microseconds, such as `2025-01-31T23:59:59.000001Z`. A year outside of 0 to
 /// 9999, which RFC 3339 cannot write, is written with its sign and as many digits as it takes.
-pub(super) fn push_rfc3339(out: &mut Vec<u8>, us: i64) {
+pub fn push_rfc3339(out: &mut Vec<u8>, us: i64) {
     let seconds = us.div_euclid(1_000_000);
     let fraction = us.rem_euclid(1_000_000) as u32;
     let date = Date::of_days(day_of_seconds(seconds));

@@ -12,7 +12,7 @@ const MAX_DEPTH: u8 = 100;
 ///
 /// More is asked than the grammar does: a lone surrogate (`"\ud800"`), a number that no double holds (`1e999`) or deep
 /// nesting would make the whole line unreadable for a consumer, so such payloads are not embedded.
-pub(super) fn embeddable(payload: &[u8]) -> Option<&[u8]> {
+pub fn embeddable(payload: &[u8]) -> Option<&[u8]> {
     let text = payload.trim_ascii();
     // A form feed is white space to `trim_ascii` and not to JSON: then the bytes as a whole are not JSON.
     let trimmed = payload.len() - text.len();
@@ -26,13 +26,13 @@ pub(super) fn embeddable(payload: &[u8]) -> Option<&[u8]> {
 }
 
 /// Whether a text is a JSON object whose values are all strings.
-pub(super) fn is_map_of_strings(text: &str) -> bool {
+pub fn is_map_of_strings(text: &str) -> bool {
     let mut parser = serde_json::Deserializer::from_str(text);
     parser.deserialize_map(Strings).is_ok() && parser.end().is_ok()
 }
 
 /// Appends sound JSON without newlines: as it is if it has none, else without the white space between its parts.
-pub(super) fn push_on_one_line(out: &mut Vec<u8>, json: &[u8]) {
+pub fn push_on_one_line(out: &mut Vec<u8>, json: &[u8]) {
     if !json.iter().any(|b| matches!(b, b'\n' | b'\r')) {
         out.extend_from_slice(json);
         return;

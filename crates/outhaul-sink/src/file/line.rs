@@ -50,7 +50,7 @@ pub(super) fn push_line(out: &mut Vec<u8>, message: &Message) -> bool {
 }
 
 /// Appends a JSON string. Control characters, quotes and backslashes are escaped, all else stands as it is.
-fn push_string(out: &mut Vec<u8>, text: &str) {
+pub fn push_string(out: &mut Vec<u8>, text: &str) {
     out.push(b'"');
     let bytes = text.as_bytes();
     let mut copied = 0;
@@ -74,7 +74,8 @@ fn push_string(out: &mut Vec<u8>, text: &str) {
     out.push(b'"');
 }
 
-fn push_base64(out: &mut Vec<u8>, bytes: &[u8]) {
+/// Appends bytes as base64, with padding.
+pub fn push_base64(out: &mut Vec<u8>, bytes: &[u8]) {
     let start = out.len();
     out.resize(start + bytes.len().div_ceil(3) * 4, 0);
     let written = out.get_mut(start..).and_then(|space| STANDARD.encode_slice(bytes, space).ok());

@@ -20,4 +20,7 @@ mod stream;
 mod worker;
 
 pub use config::{FileConfig, Fsync, StdoutConfig};
+pub use date::push_rfc3339;
+pub use json::{embeddable, is_map_of_strings, push_on_one_line};
+pub use line::{push_base64, push_string};
 pub use sink::FileSink;

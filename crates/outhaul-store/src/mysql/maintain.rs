@@ -16,7 +16,7 @@ use super::statement::Statement;
 use super::values::{NOW, bytes, hex, literal, micros, number, quoted, text, time_literal, time_text};
 use crate::error::{StoreError, StoreErrorKind};
 use crate::merge::{self, Head, JoinedChunk, JoinedReceipts, StoredReceipts};
-use crate::store::{PruneRequest, Pruned, StoreResult, StoredChunk};
+use crate::store::{Prunable, PruneBound, PruneRequest, Pruned, StoreResult, StoredChunk};
 
 /// Time to live of the lease of maintenance, seconds.
 const LEASE_SECONDS: u32 = 60;
@@ -51,7 +51,65 @@ impl MySqlStore {
         held.give_back(result)
     }
 
-    async fn step(&self, link: &mut Link, request: &PruneRequest) -> Result<Pruned, Failure> {
+    pub(super) async fn look_for_prunable(
+        &self,
+        request: &PruneRequest,
+        from: ShardId,
+        max_bytes: usize,
+    ) -> StoreResult<Prunable> {
+        let mut held = self.other.take(&self.dialer).await?;
+        let result = self.first_prunable(&mut held.link, request, from).await;
+        let (shard, bound) = match held.give_back(result)? {
+            None => return Ok(Prunable::default()),
+            Some(None) => return Ok(Prunable { ran: true, chunks: vec![] }),
+            Some(Some(found)) => found,
+        };
+        let chunks = self.chunks_from(&self.other, shard, Position(0), max_bytes).await?;
+        Ok(Prunable { ran: true, chunks: bound.prunable(chunks, request.step) })
+    }
+
+    /// None: another one holds the lease. Inside: the first shard of which something may go.
+    async fn first_prunable(
+        &self,
+        link: &mut Link,
+        request: &PruneRequest,
+        from: ShardId,
+    ) -> Result<Option<Option<(ShardId, PruneBound)>>, Failure> {
+        let Some((now_us, logs)) = self.begin_step(link, request).await? else { return Ok(None) };
+        let bounds: Vec<(ShardId, PruneBound)> = logs
+            .iter()
+            .filter(|log| log.shard >= from)
+            .filter_map(|log| Some((log.shard, request.bound(log.shard, log.settled_below?, now_us))))
+            .collect();
+        let log = quoted(&self.options.table("outbox_log"));
+        let heads: Vec<Statement> = bounds
+            .iter()
+            .map(|(shard, bound)| {
+                Statement::new(format!(
+                    "SELECT base_position + `count` <= {} AND moved_at < {} FROM {log} WHERE shard = {shard} \
+                     ORDER BY base_position LIMIT 1",
+                    bound.below,
+                    time_literal(bound.before_us)
+                ))
+            })
+            .collect();
+        let mut found = None;
+        for (answer, candidate) in link.run_inside(&heads).await?.iter().zip(&bounds) {
+            let goes = answer.rows.first().map(|row| number::<u8>(row, 0)).transpose()? == Some(1);
+            if goes && found.is_none() {
+                found = Some(*candidate);
+            }
+        }
+        link.commit().await?;
+        Ok(Some(found))
+    }
+
+    /// Begins a transaction and takes the lease of maintenance. None: another one holds it, and nothing is open.
+    async fn begin_step(
+        &self,
+        link: &mut Link,
+        request: &PruneRequest,
+    ) -> Result<Option<(i64, Vec<ShardLog>)>, Failure> {
         let t = |name: &str| quoted(&self.options.table(name));
         let (lease, owner) = (t("outbox_lease"), hex(request.owner.as_bytes()));
         let begin = [
@@ -66,7 +124,7 @@ impl MySqlStore {
         let (free, shards) = (answers.next().unwrap_or_default(), answers.next().unwrap_or_default());
         let Some(row) = free.rows.first() else {
             link.rollback().await?;
-            return Ok(Pruned::default());
+            return Ok(None);
         };
         let now_us = micros(row, 0)?;
         let shards: Vec<ShardId> =
@@ -86,6 +144,12 @@ impl MySqlStore {
         for (shard, answer) in shards.into_iter().zip(answers) {
             logs.extend(shard_log(shard, answer)?);
         }
+        Ok(Some((now_us, logs)))
+    }
+
+    async fn step(&self, link: &mut Link, request: &PruneRequest) -> Result<Pruned, Failure> {
+        let t = |name: &str| quoted(&self.options.table(name));
+        let Some((now_us, logs)) = self.begin_step(link, request).await? else { return Ok(Pruned::default()) };
         let mut step = Step {
             link,
             log: t("outbox_log"),
@@ -112,7 +176,8 @@ impl MySqlStore {
         }
         if !done.more {
             // Work that goes on keeps the lease; finished work leaves it to whoever asks next.
-            let release = format!("UPDATE {lease} SET owner = NULL, expires_at = NULL WHERE shard = {MAINTENANCE}");
+            let release =
+                format!("UPDATE {} SET owner = NULL, expires_at = NULL WHERE shard = {MAINTENANCE}", t("outbox_lease"));
             statements.push(Statement::new(release));
         }
         link.run_inside(&statements).await?;
@@ -181,12 +246,12 @@ impl Step<'_> {
             self.done.more = true;
             return Ok(());
         }
-        let retention_us = i64::try_from(self.request.retention_ms).unwrap_or(i64::MAX).saturating_mul(1_000);
-        let cutoff = time_literal(self.now_us.saturating_sub(retention_us));
         let shard = log.shard;
+        let PruneBound { below, before_us } = self.request.bound(shard, settled_below, self.now_us);
+        let before = time_literal(before_us);
         let (log_table, receipt_table) = (self.log.clone(), self.receipt.clone());
         let oldest = format!(
-            "SELECT base_position, `count`, base_position + `count` <= {settled_below} AND moved_at < {cutoff} FROM {log_table} \
+            "SELECT base_position, `count`, base_position + `count` <= {below} AND moved_at < {before} FROM {log_table} \
              WHERE shard = {shard} ORDER BY base_position LIMIT {}",
             self.left
         );
@@ -206,6 +271,7 @@ impl Step<'_> {
             format!("SELECT base_position FROM {log_table} WHERE shard = {shard} ORDER BY base_position LIMIT 1");
         let start = self.rows(start).await?.first().map(|row| number::<u64>(row, 0)).transpose()?;
         let start = start.unwrap_or(log.log_end.0);
+        let cutoff = time_literal(self.request.cutoff_us(self.now_us));
         let oldest = format!(
             "SELECT `number`, created_at < {cutoff} AND (to_position IS NULL OR to_position < {start}) FROM {receipt_table} \
              WHERE shard = {shard} AND `number` < {} ORDER BY `number` LIMIT {}",

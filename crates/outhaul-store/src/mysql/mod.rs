@@ -47,8 +47,8 @@ use crate::acts::{
 use crate::error::StoreError;
 use crate::options::{DatabaseKind, InitPlan, StoreOptions};
 use crate::store::{
-    Found, InstanceStatus, LeaseRound, NewRow, NumberedReceipts, PruneRequest, Pruned, ReadRequest, ReadRows, Recovery,
-    SchemaInfo, ShardStatus, Store, StoreResult, StoredChunk, StoredParked,
+    Found, InstanceStatus, LeaseRound, NewRow, NumberedReceipts, Prunable, PruneRequest, Pruned, ReadRequest, ReadRows,
+    Recovery, SchemaInfo, ShardStatus, Store, StoreResult, StoredChunk, StoredParked,
 };
 
 /// A store in MySQL or MariaDB.
@@ -197,6 +197,10 @@ impl Store for MySqlStore {
 
     async fn parked_of(&self, shard: ShardId, position: Position) -> StoreResult<Vec<ParkedEntry>> {
         self.parked_at(shard, position).await.map_err(|e| e.while_doing("reading parked rows"))
+    }
+
+    async fn prunable(&self, request: &PruneRequest, from: ShardId, max_bytes: usize) -> StoreResult<Prunable> {
+        self.look_for_prunable(request, from, max_bytes).await.map_err(|e| e.while_doing("looking for what to prune"))
     }
 
     async fn prune(&self, request: &PruneRequest) -> StoreResult<Pruned> {

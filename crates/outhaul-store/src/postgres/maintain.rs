@@ -11,7 +11,7 @@ use super::schema::MAINTENANCE;
 use super::values::{Micros, clean, quoted, signed, unsigned};
 use crate::error::{StoreError, StoreErrorKind};
 use crate::merge::{self, CHUNK_BYTES, Head, JoinedChunk, JoinedReceipts, StoredReceipts};
-use crate::store::{PruneRequest, Pruned, StoreResult, StoredChunk};
+use crate::store::{Prunable, PruneBound, PruneRequest, Pruned, StoreResult, StoredChunk};
 
 /// Time to live of the lease of maintenance, seconds.
 const LEASE_SECONDS: u32 = 60;
@@ -40,7 +40,8 @@ struct Step<'a> {
 }
 
 impl PostgresStore {
-    pub(super) async fn maintain(&self, request: &PruneRequest) -> StoreResult<Pruned> {
+    /// Begins a transaction and takes the lease of maintenance. None: another one holds it, and nothing is open.
+    async fn begin_step(&self, held: &Held<'_>, request: &PruneRequest) -> Result<Option<Vec<Vec<Row>>>, Failure> {
         let t = |name: &str| quoted(&self.options.table(name));
         let lease = format!(
             "UPDATE {lease} SET epoch = epoch + (owner IS DISTINCT FROM $1)::int, owner = $1, \
@@ -57,24 +58,70 @@ impl PostgresStore {
             t("outbox_receipt")
         );
         let owner = clean(&request.owner);
-        let held = self.other.take(&self.dialer).await?;
         let statements = [Statement::new(&lease).with(&owner, Type::TEXT), Statement::new(&shards)];
-        let answers = match held.link.begin(&self.dialer.begin_write, &statements).await {
-            Ok(answers) => answers,
+        let answers = held.link.begin(&self.dialer.begin_write, &statements).await?;
+        if answers.first().is_none_or(Vec::is_empty) {
+            held.link.rollback().await?;
+            return Ok(None);
+        }
+        Ok(Some(answers))
+    }
+
+    pub(super) async fn look_for_prunable(
+        &self,
+        request: &PruneRequest,
+        from: ShardId,
+        max_bytes: usize,
+    ) -> StoreResult<Prunable> {
+        let held = self.other.take(&self.dialer).await?;
+        let (now_us, logs) = match self.begin_step(&held, request).await {
+            Ok(Some(answers)) => begun(&answers)?,
+            Ok(None) => return held.give_back(Ok(Prunable::default())),
             Err(failure) => return held.give_back(Err(failure)),
         };
-        let Some(row) = answers.first().and_then(|rows| rows.first()) else {
-            let result = held.link.rollback().await;
-            return held.give_back(result).map(|()| Pruned::default());
+        let sql = format!(
+            "SELECT base_position + count <= $2 AND moved_at < $3 FROM {} WHERE shard = $1 ORDER BY base_position LIMIT 1",
+            quoted(&self.options.table("outbox_log"))
+        );
+        let bounds: Vec<(i16, ShardId, PruneBound, i64, Micros)> = logs
+            .iter()
+            .filter_map(|log| {
+                let shard = ShardId(u16::try_from(log.shard).unwrap_or_default());
+                let bound = request.bound(shard, log.settled_below?, now_us);
+                (shard >= from).then_some((log.shard, shard, bound, signed(bound.below.0), Micros(bound.before_us)))
+            })
+            .collect();
+        let statements: Vec<Statement<'_>> = bounds
+            .iter()
+            .map(|(shard, _, _, below, before)| {
+                Statement::new(&sql).with(shard, Type::INT2).with(below, Type::INT8).with(before, Type::TIMESTAMPTZ)
+            })
+            .collect();
+        let result = held.link.run_and_commit(&statements).await;
+        let answers = held.give_back(result)?;
+        let goes = |rows: &Vec<Row>| rows.first().is_some_and(|row| get(row, 0).unwrap_or(false));
+        let Some(((_, shard, bound, ..), _)) = bounds.iter().zip(&answers).find(|(_, rows)| goes(rows)) else {
+            return Ok(Prunable { ran: true, chunks: vec![] });
         };
-        let logs: Vec<ShardLog> = answers.get(1).into_iter().flatten().map(shard_log).collect::<StoreResult<_>>()?;
+        let chunks = self.chunks_from(&self.other, *shard, Position(0), max_bytes).await?;
+        Ok(Prunable { ran: true, chunks: bound.prunable(chunks, request.step) })
+    }
+
+    pub(super) async fn maintain(&self, request: &PruneRequest) -> StoreResult<Pruned> {
+        let t = |name: &str| quoted(&self.options.table(name));
+        let held = self.other.take(&self.dialer).await?;
+        let (now_us, logs) = match self.begin_step(&held, request).await {
+            Ok(Some(answers)) => begun(&answers)?,
+            Ok(None) => return held.give_back(Ok(Pruned::default())),
+            Err(failure) => return held.give_back(Err(failure)),
+        };
         let mut step = Step {
             link: &held.link,
             log: t("outbox_log"),
             receipt: t("outbox_receipt"),
             meta: t("outbox_meta"),
             request,
-            now_us: get::<Micros>(row, 0)?.0,
+            now_us,
             left: request.step.max(1),
             done: Pruned { ran: true, ..Pruned::default() },
         };
@@ -97,6 +144,13 @@ impl PostgresStore {
         let result = held.link.run_and_commit(&statements[..if done.more { 1 } else { 2 }]).await;
         held.give_back(result).map(|_| done)
     }
+}
+
+/// The time of the database, and every shard.
+fn begun(answers: &[Vec<Row>]) -> StoreResult<(i64, Vec<ShardLog>)> {
+    let now = answers.first().and_then(|rows| rows.first()).map(|row| get::<Micros>(row, 0)).transpose()?;
+    let logs = answers.get(1).into_iter().flatten().map(shard_log).collect::<StoreResult<_>>()?;
+    Ok((now.map_or(i64::MIN, |now| now.0), logs))
 }
 
 fn shard_log(row: &Row) -> StoreResult<ShardLog> {
@@ -143,8 +197,8 @@ impl Step<'_> {
     /// receipts of what is gone.
     async fn prune(&mut self, log: &ShardLog) -> StoreResult<()> {
         let Some(settled_below) = log.settled_below else { return Ok(()) };
-        let retention_us = i64::try_from(self.request.retention_ms).unwrap_or(i64::MAX).saturating_mul(1_000);
-        let cutoff = Micros(self.now_us.saturating_sub(retention_us));
+        let bound =
+            self.request.bound(ShardId(u16::try_from(log.shard).unwrap_or_default()), settled_below, self.now_us);
         if self.left == 0 {
             self.done.more = true;
             return Ok(());
@@ -158,13 +212,13 @@ impl Step<'_> {
                ORDER BY base_position LIMIT $4) RETURNING count",
             log = self.log
         );
-        let (below, limit) = (signed(settled_below.0), i64::from(self.left));
+        let (below, before, limit) = (signed(bound.below.0), Micros(bound.before_us), i64::from(self.left));
         let deleted = self
             .one(
                 Statement::new(&chunks)
                     .with(&log.shard, Type::INT2)
                     .with(&below, Type::INT8)
-                    .with(&cutoff, Type::TIMESTAMPTZ)
+                    .with(&before, Type::TIMESTAMPTZ)
                     .with(&limit, Type::INT8),
             )
             .await?;
@@ -173,6 +227,7 @@ impl Step<'_> {
         for row in &deleted {
             self.done.messages += unsigned(i64::from(get::<i32>(row, 0)?));
         }
+        let cutoff = Micros(self.request.cutoff_us(self.now_us));
         let receipts = format!(
             "DELETE FROM {receipt} WHERE shard = $1 AND number IN (SELECT number FROM {receipt} WHERE shard = $1 AND number < $2 \
                AND created_at < $3 AND coalesce(to_position, -1) < coalesce((SELECT base_position FROM {log} WHERE shard = $1 \

@@ -11,7 +11,7 @@ use super::schema::meta;
 use super::{SHARD, log, signed, unsigned};
 use crate::error::{StoreError, StoreErrorKind};
 use crate::merge::{self, Head, JoinedChunk, JoinedReceipts, Plan, StoredReceipts};
-use crate::store::{PruneRequest, Pruned, StoreResult, StoredChunk};
+use crate::store::{PruneBound, PruneRequest, Pruned, StoreResult, StoredChunk};
 
 /// The shard number of the lease of maintenance.
 pub(super) const MAINTENANCE: i64 = -1;
@@ -32,17 +32,52 @@ pub(super) fn prune(tx: &Transaction<'_>, names: &Names, request: &PruneRequest)
 
 fn prune_step(tx: &Transaction<'_>, names: &Names, request: &PruneRequest) -> StoreResult<Pruned> {
     let mut pruned = Pruned { ran: true, ..Pruned::default() };
-    let newest = format!("SELECT number, lanes FROM {} ORDER BY number DESC LIMIT 1", names.receipt);
-    let row = |row: &Row<'_>| Ok((row.get::<_, i64>(0)?, row.get::<_, Vec<u8>>(1)?));
-    let newest = tx.prepare_cached(&newest).and_then(|mut s| s.query_row([], row).optional()).map_err(refusal)?;
-    let Some((newest, lanes)) = newest else { return Ok(pruned) };
-    let Some(settled) = merge::settled_below(&log::decode_receipts(&lanes)?) else { return Ok(pruned) };
-
+    let Some(Settled { newest, below, now_us }) = settled(tx, names)? else { return Ok(pruned) };
     let step = i64::from(request.step.max(1));
-    let age_us = signed(request.retention_ms.saturating_mul(1_000));
-    let end = prune_log(tx, names, settled, age_us, step, &mut pruned)?;
-    prune_receipts(tx, names, end, newest, age_us, step, &mut pruned)?;
+    let bound = request.bound(SHARD, below, now_us);
+    // An empty log was pruned up to what is settled.
+    let end = prune_log(tx, names, bound, step, &mut pruned)?.unwrap_or(signed(below.0));
+    prune_receipts(tx, names, end, newest, request.cutoff_us(now_us), step, &mut pruned)?;
     Ok(pruned)
+}
+
+/// What the newest receipt row says.
+struct Settled {
+    /// Its number.
+    newest: i64,
+    /// Every lane is past what lies below.
+    below: Position,
+    now_us: i64,
+}
+
+/// None: no lane has settled anything.
+fn settled(tx: &Transaction<'_>, names: &Names) -> StoreResult<Option<Settled>> {
+    let newest = format!("SELECT number, lanes, {NOW_US} FROM {} ORDER BY number DESC LIMIT 1", names.receipt);
+    let row = |row: &Row<'_>| Ok((row.get(0)?, row.get::<_, Vec<u8>>(1)?, row.get(2)?));
+    let newest = tx.prepare_cached(&newest).and_then(|mut s| s.query_row([], row).optional()).map_err(refusal)?;
+    let Some((newest, lanes, now_us)) = newest else { return Ok(None) };
+    let below = merge::settled_below(&log::decode_receipts(&lanes)?);
+    Ok(below.map(|below| Settled { newest, below, now_us }))
+}
+
+/// Takes the lease of maintenance. None: another one holds it. Inside: what may go, if there is something.
+pub(super) fn prunable(
+    tx: &Transaction<'_>,
+    names: &Names,
+    request: &PruneRequest,
+) -> StoreResult<Option<Option<PruneBound>>> {
+    if !take_lease(tx, names, &request.owner)? {
+        return Ok(None);
+    }
+    let Some(Settled { below, now_us, .. }) = settled(tx, names)? else { return Ok(Some(None)) };
+    let bound = request.bound(SHARD, below, now_us);
+    let sql =
+        format!("SELECT base_position + count <= ? AND moved_at < ? FROM {} ORDER BY base_position LIMIT 1", names.log);
+    let first = tx
+        .prepare_cached(&sql)
+        .and_then(|mut s| s.query_row([signed(bound.below.0), bound.before_us], |row| row.get(0)).optional())
+        .map_err(refusal)?;
+    Ok(Some(first.unwrap_or(false).then_some(bound)))
 }
 
 fn take_lease(tx: &Transaction<'_>, names: &Names, owner: &str) -> StoreResult<bool> {
@@ -63,25 +98,23 @@ fn release(tx: &Transaction<'_>, names: &Names) -> StoreResult<()> {
     Ok(())
 }
 
-/// Deletes chunks from the start of the log, as far as they are settled and old. Returns where the log begins now.
+/// Deletes chunks from the start of the log, as far as they may go. Returns where the log begins now. None: it is empty.
 fn prune_log(
     tx: &Transaction<'_>,
     names: &Names,
-    settled: Position,
-    age_us: i64,
+    bound: PruneBound,
     step: i64,
     pruned: &mut Pruned,
-) -> StoreResult<i64> {
+) -> StoreResult<Option<i64>> {
     let log = &names.log;
-    let sql =
-        format!("SELECT base_position, count, moved_at <= {NOW_US} - ? FROM {log} ORDER BY base_position LIMIT ?");
+    let sql = format!("SELECT base_position, count, moved_at < ? FROM {log} ORDER BY base_position LIMIT ?");
     let mut statement = tx.prepare_cached(&sql).map_err(refusal)?;
-    let mut rows = statement.query([age_us, step + 1]).map_err(refusal)?;
+    let mut rows = statement.query([bound.before_us, step + 1]).map_err(refusal)?;
     let mut end = None;
     while let Some(row) = rows.next().map_err(refusal)? {
         let (base, count): (i64, i64) = (row.get(0).map_err(refusal)?, row.get(1).map_err(refusal)?);
         let old: bool = row.get(2).map_err(refusal)?;
-        if !old || base.saturating_add(count) > signed(settled.0) {
+        if !old || base.saturating_add(count) > signed(bound.below.0) {
             break;
         }
         if pruned.chunks == unsigned(step) {
@@ -97,10 +130,7 @@ fn prune_log(
         tx.prepare_cached(&sql).and_then(|mut s| s.execute([end])).map_err(refusal)?;
     }
     let sql = format!("SELECT base_position FROM {log} ORDER BY base_position LIMIT 1");
-    let first =
-        tx.prepare_cached(&sql).and_then(|mut s| s.query_row([], |row| row.get(0)).optional()).map_err(refusal)?;
-    // An empty log was pruned up to what is settled.
-    Ok(first.unwrap_or(signed(settled.0)))
+    tx.prepare_cached(&sql).and_then(|mut s| s.query_row([], |row| row.get(0)).optional()).map_err(refusal)
 }
 
 /// Deletes receipts of messages that are no longer in the log, and old rows without receipts. Never the newest row.
@@ -109,17 +139,17 @@ fn prune_receipts(
     names: &Names,
     end: i64,
     newest: i64,
-    age_us: i64,
+    before_us: i64,
     step: i64,
     pruned: &mut Pruned,
 ) -> StoreResult<()> {
     let sql = format!(
-        "DELETE FROM {receipt} WHERE number IN (SELECT number FROM {receipt} WHERE number < ?1 AND created_at <= {NOW_US} - ?2 \
+        "DELETE FROM {receipt} WHERE number IN (SELECT number FROM {receipt} WHERE number < ?1 AND created_at < ?2 \
          AND (to_position < ?3 OR to_position IS NULL) ORDER BY number LIMIT ?4)",
         receipt = names.receipt
     );
     let deleted =
-        tx.prepare_cached(&sql).and_then(|mut s| s.execute(params![newest, age_us, end, step])).map_err(refusal)?;
+        tx.prepare_cached(&sql).and_then(|mut s| s.execute(params![newest, before_us, end, step])).map_err(refusal)?;
     pruned.receipts = deleted as u64;
     pruned.more |= deleted as i64 == step;
     Ok(())

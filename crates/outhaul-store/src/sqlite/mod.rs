@@ -41,8 +41,9 @@ use crate::acts::{
 use crate::error::{StoreError, StoreErrorKind};
 use crate::options::{DatabaseKind, InitPlan, StoreOptions};
 use crate::store::{
-    Found, InstanceStatus, LeaseRound, NewRow, NumberedReceipts, PruneRequest, Pruned, ReadPurpose, ReadRequest,
-    ReadRows, Recovery, SchemaInfo, ShardStatus, Store, StoreResult, StoredChunk, StoredParked, behind_page,
+    Found, InstanceStatus, LeaseRound, NewRow, NumberedReceipts, Prunable, PruneRequest, Pruned, ReadPurpose,
+    ReadRequest, ReadRows, Recovery, SchemaInfo, ShardStatus, Store, StoreResult, StoredChunk, StoredParked,
+    behind_page,
 };
 
 /// The one shard that there is.
@@ -268,6 +269,20 @@ impl Store for SqliteStore {
     async fn parked_of(&self, shard: ShardId, position: Position) -> StoreResult<Vec<ParkedEntry>> {
         let names = Arc::clone(&self.names);
         self.rest.read(move |tx| log::parked_of(tx, &names, shard, position)).await
+    }
+
+    async fn prunable(&self, request: &PruneRequest, from: ShardId, max_bytes: usize) -> StoreResult<Prunable> {
+        if from > SHARD {
+            return Ok(Prunable { ran: true, chunks: vec![] });
+        }
+        let (names, asked) = (Arc::clone(&self.names), request.clone());
+        let Some(bound) = self.writer.write(move |tx| maintain::prunable(tx, &names, &asked)).await? else {
+            return Ok(Prunable::default());
+        };
+        let Some(bound) = bound else { return Ok(Prunable { ran: true, chunks: vec![] }) };
+        let names = Arc::clone(&self.names);
+        let chunks = self.rest.read(move |tx| log::chunks(tx, &names, Position(0), max_bytes)).await?;
+        Ok(Prunable { ran: true, chunks: bound.prunable(chunks, request.step) })
     }
 
     /// What is merged is read and packed on a reading connection: only the exchange holds the write lock.

@@ -6,7 +6,7 @@ use outhaul_core::chunk;
 use outhaul_core::message::{Message, Position, ShardId};
 use outhaul_core::parked::{ParkedEntry, ParkedState, ParkedWrite};
 use outhaul_core::receipt::ReceiptRow;
-use outhaul_store::{Found, PruneRequest, Pruned};
+use outhaul_store::{Exported, Found, PruneRequest, Pruned, StoredChunk};
 
 use super::fixture::{AppRow, Fixture, Owner, destinations, lane, receipt_of};
 use crate::servers::Flavour;
@@ -15,7 +15,7 @@ use crate::servers::Flavour;
 const CENTURY_MS: u64 = 100 * 365 * 86_400_000;
 
 fn request(owner: &str) -> PruneRequest {
-    PruneRequest { owner: owner.into(), retention_ms: 0, merge_after_ms: None, step: 1_000 }
+    PruneRequest { owner: owner.into(), retention_ms: 0, merge_after_ms: None, step: 1_000, exported: None }
 }
 
 /// Steps until there is no more to do; what they did in all.
@@ -205,6 +205,94 @@ pub async fn one_prunes_at_a_time(flavour: Flavour) {
     assert_eq!(prune(&f, &request("one")).await.messages, 10 - step.messages);
     assert!(other.prune(&request("two")).await.expect("prune").ran, "finished work leaves the lease");
     other.close().await;
+}
+
+/// Positions of chunks of one shard, first and behind the last.
+fn span(chunks: &[StoredChunk]) -> Option<(ShardId, u64, u64)> {
+    let (first, last) = (chunks.first()?, chunks.last()?);
+    assert!(chunks.iter().all(|c| c.shard == first.shard));
+    Some((first.shard, first.base.0, last.base.0 + u64::from(last.count)))
+}
+
+/// What a step would delete is shown before: shard by shard, no more than asked for, nothing that has to stay. Nobody
+/// else prunes until it is done.
+pub async fn what_is_prunable_is_shown_before(flavour: Flavour) {
+    let f = Fixture::sharded(flavour).await;
+    let mut owner = f.owner("one").await;
+    let all = f.store.prunable(&request("one"), ShardId(0), 1 << 20).await.expect("prunable");
+    assert!(all.ran && all.chunks.is_empty(), "nothing is there: {all:?}");
+    fill(&f, &mut owner, 5, 12).await;
+    age(&f, 5).await;
+    let mut old = Vec::new();
+    for shard in f.shards() {
+        old.push(f.store.read_log(shard, Position(0), 1 << 20).await.expect("read_log"));
+    }
+    assert!(old.iter().any(|chunks| chunks.len() == 5));
+    fill(&f, &mut owner, 2, 12).await;
+    let hours = PruneRequest { retention_ms: 3 * 3_600_000, ..request("one") };
+    for (shard, old) in f.shards().into_iter().zip(old).filter(|(_, old)| !old.is_empty()) {
+        let found = f.store.prunable(&hours, shard, 1 << 20).await.expect("prunable");
+        assert_eq!(found.chunks.len(), old.len(), "shard {shard}: the old ones and not the young ones");
+        for (found, old) in found.chunks.iter().zip(&old) {
+            assert_eq!(
+                (found.shard, found.base, found.count, found.moved_at_us, &found.bytes),
+                (shard, old.base, old.count, old.moved_at_us, &old.bytes)
+            );
+        }
+        let few = PruneRequest { step: 2, ..hours.clone() };
+        assert_eq!(f.store.prunable(&few, shard, 1 << 20).await.expect("prunable").chunks.len(), old.len().min(2));
+        assert_eq!(f.store.prunable(&hours, shard, 1).await.expect("prunable").chunks.len(), 1, "one at least");
+    }
+    let behind = ShardId(f.shards().len() as u16);
+    assert!(f.store.prunable(&hours, behind, 1 << 20).await.expect("prunable").chunks.is_empty());
+    let week = PruneRequest { retention_ms: 7 * 86_400_000, ..request("one") };
+    let none = f.store.prunable(&week, ShardId(0), 1 << 20).await.expect("prunable");
+    assert!(none.ran && none.chunks.is_empty(), "{none:?}");
+
+    let other = f.another_store().await;
+    assert!(!other.prunable(&request("two"), ShardId(0), 1 << 20).await.expect("prunable").ran, "one at a time");
+    assert_eq!(other.prune(&request("two")).await.expect("prune"), Pruned::default());
+    assert!(f.store.prune(&week).await.expect("prune").ran);
+    assert!(other.prunable(&request("two"), ShardId(0), 1 << 20).await.expect("prunable").ran);
+    other.close().await;
+}
+
+/// Of the log goes what was exported and nothing else: not what has become old since, not what stands at the same
+/// positions and was moved later. Receipts go by themselves.
+pub async fn only_what_was_exported_goes(flavour: Flavour) {
+    let f = Fixture::new(flavour).await;
+    let mut owner = f.owner("one").await;
+    fill(&f, &mut owner, 6, 3).await; // 0 to 17
+    age(&f, 5).await;
+    let shown = f.store.prunable(&PruneRequest { step: 2, ..request("one") }, ShardId(0), 1 << 20).await;
+    let shown = shown.expect("prunable").chunks;
+    assert_eq!(span(&shown), Some((ShardId(0), 0, 6)));
+    let exported = |below, moved_at_us| PruneRequest {
+        exported: Some(vec![Exported { shard: ShardId(0), below: Position(below), moved_at_us }]),
+        ..request("one")
+    };
+    let newest = shown.iter().map(|c| c.moved_at_us).max().expect("a chunk");
+    let none = PruneRequest { exported: Some(vec![]), ..request("one") };
+    assert_eq!(prune(&f, &none).await.messages, 0, "nothing was exported");
+    let elsewhere = Exported { shard: ShardId(1), below: Position(18), moved_at_us: newest };
+    let elsewhere = PruneRequest { exported: Some(vec![elsewhere]), ..request("one") };
+    assert_eq!(prune(&f, &elsewhere).await.messages, 0, "of this shard nothing was exported");
+    assert_eq!(prune(&f, &exported(6, shown[0].moved_at_us - 1)).await.messages, 0, "others were exported");
+    assert_eq!(prune(&f, &exported(5, newest)).await.messages, 3, "a chunk goes as a whole or not at all");
+    let pruned = prune(&f, &exported(6, newest)).await;
+    assert_eq!((pruned.chunks, pruned.messages, pruned.receipts), (1, 3, 1));
+    assert_eq!(f.log(ShardId(0)).await.first().map(|m| m.position), Some(Position(6)));
+    let young = PruneRequest { retention_ms: 7 * 86_400_000, ..exported(18, i64::MAX) };
+    assert_eq!(prune(&f, &young).await.messages, 0, "it is exported, but not old");
+    // Nor what a lane still needs.
+    f.insert_series(18..20).await;
+    let rows = f.read_all().await;
+    let mut part = owner.part(ShardId(0), &rows);
+    part.receipts.lanes.push((lane("lagging", Position(9)), vec![]));
+    owner.write(f.store.as_ref(), vec![part]).await;
+    age(&f, 1).await;
+    assert_eq!(prune(&f, &exported(20, i64::MAX)).await.messages, 3);
+    assert_eq!(f.log(ShardId(0)).await.first().map(|m| m.position), Some(Position(9)));
 }
 
 /// A step has a bound, and says when there is more.

@@ -166,6 +166,8 @@ cases! { $
         nothing_unsettled_goes
         nothing_goes_without_a_lane
         one_prunes_at_a_time
+        what_is_prunable_is_shown_before
+        only_what_was_exported_goes
         steps_are_bounded
         merging_loses_nothing
         merging_goes_in_steps

@@ -122,7 +122,13 @@ pub async fn packets_may_be_small(flavour: Flavour) {
     let rows: Vec<NewRow> =
         (0..500).map(|n| NewRow { topic: "t".into(), payload: noise(n, 400).into(), ..NewRow::default() }).collect();
     assert_eq!(f.store.enqueue(&rows).await.expect("enqueue").len(), 500);
-    let prune = outhaul_store::PruneRequest { owner: "p".into(), retention_ms: 0, merge_after_ms: None, step: 10_000 };
+    let prune = outhaul_store::PruneRequest {
+        owner: "p".into(),
+        retention_ms: 0,
+        merge_after_ms: None,
+        step: 10_000,
+        exported: None,
+    };
     f.database.execute("UPDATE outbox_log SET moved_at = moved_at - INTERVAL 1 HOUR; UPDATE outbox_receipt SET created_at = created_at - INTERVAL 1 HOUR").await;
     assert_eq!(f.store.prune(&prune).await.expect("prune").messages, 3_005);
     // An inbox on such a server: what fits is stored, what does not is refused.

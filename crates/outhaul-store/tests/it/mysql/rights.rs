@@ -40,7 +40,7 @@ pub async fn the_printed_grants_are_enough(flavour: Flavour) {
     f.store.find("m1", None).await.expect("find");
     f.store.read_log(ShardId(0), Position(0), 1 << 20).await.expect("read_log");
     f.database.execute("UPDATE outbox_log SET moved_at = moved_at - INTERVAL 2 HOUR; UPDATE outbox_receipt SET created_at = created_at - INTERVAL 2 HOUR").await;
-    let prune = PruneRequest { owner: "p".into(), retention_ms: 0, merge_after_ms: Some(0), step: 100 };
+    let prune = PruneRequest { owner: "p".into(), retention_ms: 0, merge_after_ms: Some(0), step: 100, exported: None };
     assert_eq!(f.store.prune(&prune).await.expect("prune").messages, 31);
     outhaul_testkit::store_suite::acts::whatever_acts_need(&f, &mut owner).await;
     let leave = outhaul_store::LeaseRound { leave: true, ..f.round("one") };

@@ -168,7 +168,13 @@ pub async fn a_session_leaves_nothing_behind(flavour: Flavour) {
     f.store.status().await.expect("status");
     f.store.resolved(outhaul_core::message::Seq(1)).await.expect("resolved");
     f.store
-        .prune(&outhaul_store::PruneRequest { owner: "p".into(), retention_ms: 0, merge_after_ms: Some(0), step: 9 })
+        .prune(&outhaul_store::PruneRequest {
+            owner: "p".into(),
+            retention_ms: 0,
+            merge_after_ms: Some(0),
+            step: 9,
+            exported: None,
+        })
         .await
         .expect("prune");
     let open = "SELECT COUNT(*) FROM information_schema.innodb_trx t JOIN information_schema.processlist p \

@@ -158,7 +158,13 @@ pub async fn pruning_does_not_wait_for_a_checkpoint(flavour: Flavour) {
     let checkpoint = owner.checkpoint(vec![owner.part(ShardId(0), &f.read_all().await)]);
     let trap = proxy.trap(flavour.commit_bytes(), Fate::RequestLate);
     store.checkpoint(&checkpoint).await.expect_err("the answer is lost");
-    let merge = PruneRequest { owner: "p".into(), retention_ms: 86_400_000, merge_after_ms: Some(0), step: 1_000 };
+    let merge = PruneRequest {
+        owner: "p".into(),
+        retention_ms: 86_400_000,
+        merge_after_ms: Some(0),
+        step: 1_000,
+        exported: None,
+    };
     let merged = f.store.prune(&merge).await.expect("prune");
     assert!(merged.ran && merged.merged_chunks >= 5, "{merged:?}");
     let pruned = f.store.prune(&PruneRequest { retention_ms: 0, merge_after_ms: None, ..merge }).await.expect("prune");
@@ -187,7 +193,7 @@ pub async fn a_lock_is_waited_for_within_its_limit(flavour: Flavour) {
     assert_eq!(f.store.checkpoint_applied(&checkpoint).await.expect_err("locked").kind, StoreErrorKind::Timeout);
     let round = LeaseRound { acquire: vec![ShardId(0)], ..f.round("two") };
     assert_eq!(f.store.lease_round(&round).await.expect("skipped").leases[0].owner.as_deref(), Some("one"));
-    let prune = PruneRequest { owner: "p".into(), retention_ms: 0, merge_after_ms: None, step: 9 };
+    let prune = PruneRequest { owner: "p".into(), retention_ms: 0, merge_after_ms: None, step: 9, exported: None };
     assert!(!f.store.prune(&prune).await.expect("skipped").ran);
     holder.execute("COMMIT").await;
     assert_eq!(f.store.checkpoint(&checkpoint).await.expect("checkpoint"), [ShardOutcome::Written]);

@@ -116,8 +116,13 @@ async fn the_printed_grants_are_enough() {
     g.store.enqueue(&[NewRow { topic: "t".into(), ..NewRow::default() }]).await.unwrap();
     g.store.status().await.unwrap();
     g.store.find("m0", None).await.unwrap();
-    let request =
-        outhaul_store::PruneRequest { owner: "one".into(), retention_ms: 0, merge_after_ms: Some(0), step: 10 };
+    let request = outhaul_store::PruneRequest {
+        owner: "one".into(),
+        retention_ms: 0,
+        merge_after_ms: Some(0),
+        step: 10,
+        exported: None,
+    };
     assert!(g.store.prune(&request).await.unwrap().ran);
     outhaul_testkit::store_suite::acts::whatever_acts_need(&g, &mut owner).await;
     let mut f = g;

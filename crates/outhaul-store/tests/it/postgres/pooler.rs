@@ -226,7 +226,13 @@ async fn b3_nothing_needs_a_session() {
     f.store.status().await.unwrap();
     assert_eq!(f.store.find("m1", None).await.unwrap().len(), 1);
     f.store
-        .prune(&PruneRequest { owner: "one".into(), retention_ms: 0, merge_after_ms: Some(0), step: 100 })
+        .prune(&PruneRequest {
+            owner: "one".into(),
+            retention_ms: 0,
+            merge_after_ms: Some(0),
+            step: 100,
+            exported: None,
+        })
         .await
         .unwrap();
     assert_eq!(f.store.recover(ShardId(0)).await.unwrap().next_number, 5);
