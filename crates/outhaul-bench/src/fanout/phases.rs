@@ -148,6 +148,7 @@ impl Stage {
                 verb: Verb::Redrive,
                 destination: Some(rejecting.to_owned()),
                 shards: status.iter().map(|s| s.shard).collect(),
+                ranges: Default::default(),
                 selector: Selector::default(),
                 message_id: None,
                 edit: None,

@@ -366,7 +366,8 @@ async fn filters_and_what_is_pruned(flavour: Flavour) {
     let created_from_us = Some(4_000_000_000_000_000);
     assert_eq!(ids(Selector { created_from_us, ..Selector::default() }, &nothing).await, (0, 0));
     assert_eq!(ids(Selector { created_before_us: created_from_us, ..Selector::default() }, &nothing).await, (50, 0));
-    let prune = PruneRequest { owner: "pruner".into(), retention_ms: 0, merge_after_ms: None, step: 1_000 };
+    let prune =
+        PruneRequest { owner: "pruner".into(), retention_ms: 0, merge_after_ms: None, step: 1_000, exported: None };
     assert_eq!(bench.store.prune(&prune).await.unwrap().messages, 50);
     let first = ScriptedSink::single();
     let relay = bench.relay(&[&first]).await;
