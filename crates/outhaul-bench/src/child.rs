@@ -19,6 +19,7 @@ use tokio::net::TcpStream;
 use tokio::process::{Child, Command};
 
 use crate::measure::now_us;
+use crate::parked::REASONS;
 use crate::rocketmq;
 
 /// Connections to a collector.
@@ -45,6 +46,9 @@ pub struct Arguments {
     /// Wait between two polls while rows come, microseconds; none: the default.
     #[arg(long)]
     poll_busy_us: Option<u64>,
+    /// Every message is refused.
+    #[arg(long)]
+    refuse: bool,
 }
 
 /// Starts a child; it ends when its standard input closes.
@@ -55,6 +59,11 @@ pub fn start(url: &str, collector: Option<SocketAddr>, lanes: u8, poll_busy_us: 
         command.args(["--collector", &address.to_string()]);
     }
     command.spawn().expect("a relay process")
+}
+
+/// Starts a child that refuses everything.
+pub fn start_refusing(url: &str) -> Child {
+    command(url, None).arg("--refuse").spawn().expect("a relay process")
 }
 
 /// The same with a RocketMQ destination.
@@ -152,6 +161,30 @@ impl Sink for Reporting {
     async fn close(&self) {}
 }
 
+/// Refuses every message, each for one of a few reasons.
+struct Refusing;
+
+#[async_trait]
+impl Sink for Refusing {
+    fn slotting(&self) -> Slotting {
+        Slotting::ByKey(SLOTS)
+    }
+
+    async fn start(&self) -> Result<SinkInfo, SinkError> {
+        Ok(SinkInfo { level: AckLevel::Flushed, warnings: Vec::new(), ..SinkInfo::default() })
+    }
+
+    async fn send(&self, _slot: u32, messages: &[Arc<Message>]) -> Vec<Outcome> {
+        let refused = |m: &Arc<Message>| {
+            let code = REASONS[m.position.0 as usize % REASONS.len()];
+            Outcome::Rejected(Reason::new(code, format!("{}: the field total must not be negative", m.id)))
+        };
+        messages.iter().map(refused).collect()
+    }
+
+    async fn close(&self) {}
+}
+
 /// Notes when each message was acknowledged.
 struct Noting {
     inner: Arc<dyn Sink>,
@@ -220,7 +253,11 @@ pub async fn run(arguments: Arguments) {
     let mut destinations: Vec<Destination> = (0..arguments.lanes)
         .map(|n| Destination {
             name: format!("sink-{n}"),
-            sink: Arc::new(Reporting::new(arguments.collector.filter(|_| n == 0))),
+            sink: if arguments.refuse {
+                Arc::new(Refusing)
+            } else {
+                Arc::new(Reporting::new(arguments.collector.filter(|_| n == 0)))
+            },
             limits: LaneLimits::default(),
             require_ack: None,
         })

@@ -10,6 +10,7 @@ mod footprint;
 mod idle;
 mod latency;
 mod measure;
+mod parked;
 mod raw;
 mod rocketmq;
 mod scale;
@@ -57,6 +58,8 @@ enum What {
     Fanout(fanout::Arguments),
     /// A destination that takes 50 ms: throughput with more instances and shards, by key and by topic.
     Scale(scale::Arguments),
+    /// A million refused messages: memory, lists, and how soon a redrive takes effect.
+    Parked(parked::Arguments),
     /// A relay in a process of its own, for the other commands.
     #[command(hide = true)]
     Child(child::Arguments),
@@ -85,6 +88,7 @@ async fn run(arguments: Arguments) {
         What::Footprint(a) => footprint::run(a).await,
         What::Fanout(a) => fanout::run(a).await,
         What::Scale(a) => scale::run(a).await,
+        What::Parked(a) => parked::run(a).await,
         What::Child(a) => child::run(a).await,
         What::Sends(a) => rocketmq::sends::run(a).await,
         What::HandMade(a) => rocketmq::hand_made::run(a).await,

@@ -88,11 +88,19 @@ final class Produce {
             try {
                 return send.call();
             } catch (MQClientException failure) {
-                String problem = failure.getErrorMessage();
-                if (problem == null || !problem.startsWith("No route info") || System.currentTimeMillis() > end) throw failure;
+                if (!lacksRoute(failure) || System.currentTimeMillis() > end) throw failure;
                 Thread.sleep(50);
             }
         }
+    }
+
+    /** Of a transactional send, it is the cause that says so. */
+    private static boolean lacksRoute(Throwable failure) {
+        for (Throwable at = failure; at != null; at = at.getCause()) {
+            String problem = at instanceof MQClientException ? ((MQClientException) at).getErrorMessage() : null;
+            if (problem != null && problem.startsWith("No route info")) return true;
+        }
+        return false;
     }
 
     private String key(int i) {
