@@ -19,8 +19,7 @@ use tokio::net::TcpStream;
 use tokio::process::{Child, Command};
 
 use crate::measure::now_us;
-use crate::parked::REASONS;
-use crate::rocketmq;
+use crate::{parked, rocketmq};
 
 /// Connections to a collector.
 pub const SLOTS: u32 = 4;
@@ -176,7 +175,7 @@ impl Sink for Refusing {
 
     async fn send(&self, _slot: u32, messages: &[Arc<Message>]) -> Vec<Outcome> {
         let refused = |m: &Arc<Message>| {
-            let code = REASONS[m.position.0 as usize % REASONS.len()];
+            let code = parked::reason_of(&m.id);
             Outcome::Rejected(Reason::new(code, format!("{}: the field total must not be negative", m.id)))
         };
         messages.iter().map(refused).collect()

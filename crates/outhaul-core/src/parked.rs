@@ -70,7 +70,7 @@ pub enum ParkedWrite {
         /// The message.
         message: Arc<Message>,
     },
-    /// Set state, attempts, due time and error of an existing row.
+    /// Set state, attempts, due time and error of an existing row. Where the code is empty, its code and text stay.
     Update(ParkedEntry),
     /// The same, and its key and content: an operator has edited it. `oversize_payload` goes.
     Replace {

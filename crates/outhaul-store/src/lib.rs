@@ -9,6 +9,8 @@ pub mod error;
 pub mod inbox;
 pub mod merge;
 pub mod options;
+#[cfg(any(feature = "mysql", feature = "postgres"))]
+mod parked;
 pub mod row;
 #[cfg(any(feature = "sqlite", feature = "mysql", feature = "postgres"))]
 mod shards;

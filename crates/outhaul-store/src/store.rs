@@ -31,9 +31,6 @@ pub(crate) fn behind_page(page: &[ParkedEntry]) -> Option<Position> {
     page.last().filter(|_| page.len() >= PARKED_PAGE_ROWS).map(|last| Position(last.position.0 + 1))
 }
 
-/// What recovery keeps of an error text, characters.
-pub const RECOVERED_TEXT_CHARS: usize = 1_000;
-
 /// The name in `outbox_meta` of what a destination keeps.
 #[cfg(any(feature = "sqlite", feature = "mysql", feature = "postgres"))]
 pub(crate) fn memory_name(destination: &str) -> String {
@@ -108,8 +105,8 @@ pub struct Recovery {
     pub next_number: u64,
     /// The newest receipt row. Empty if there is none.
     pub lanes: ReceiptRow,
-    /// Parked rows of the shard's lanes, without content, by destination and rising position; error texts up to
-    /// [`RECOVERED_TEXT_CHARS`]. Rows that no route names ([`outhaul_core::destination::NO_ROUTE`]) are left out.
+    /// Parked rows of the shard's lanes, without content and error text, by destination and rising position.
+    /// Rows that no route names ([`outhaul_core::destination::NO_ROUTE`]) are left out.
     pub parked: Vec<ParkedEntry>,
     /// Acts of the shard that are open, by number; at most [`crate::OPEN_ACTS`].
     pub acts: Vec<Act>,
@@ -440,8 +437,8 @@ pub trait Store: Send + Sync + 'static {
     /// Any; nothing has changed.
     async fn read_log(&self, shard: ShardId, from: Position, max_bytes: usize) -> StoreResult<Vec<StoredChunk>>;
 
-    /// At most [`PARKED_PAGE_ROWS`] parked rows of a destination, without content, from a position on, rising. Also those
-    /// that no route names.
+    /// At most [`PARKED_PAGE_ROWS`] parked rows of a destination, without content and error text, from a position on, rising.
+    /// Also those that no route names.
     ///
     /// # Errors
     /// Any.

@@ -48,10 +48,10 @@ impl Lane {
         let Some(block) = self.blocks.get(&key) else { return Place::Nowhere };
         let Some(at) = block.place_of(position) else { return Place::Nowhere };
         let stored = block.entries.get(at).is_some_and(|e| e.stored);
-        if !stored || block.reading == Some(position) {
+        if !stored || block.reading() == Some(position) {
             return Place::Busy;
         }
-        if block.sending == Some(position) {
+        if block.sending() == Some(position) {
             let slot = self.config.slotting.slot_of(key.text(), position);
             if !self.slots.get_mut(&slot).is_some_and(|slot| slot.take_back_parked(position)) {
                 return Place::Busy;
@@ -63,38 +63,37 @@ impl Lane {
 
     /// The message is due now, its attempts count anew. One that waits behind another one of its key follows by itself.
     pub(crate) fn redrive(&mut self, found: &ParkedEntry, now: Now) -> Changed {
-        let again = |entry: &ParkedEntry| ParkedEntry {
-            state: ParkedState::Retrying,
-            attempts: 0,
-            due_at_us: now.wall_us,
-            ..entry.clone()
+        let again = |kept: &mut BlockEntry| {
+            (kept.state, kept.attempts, kept.due_at_us) = (ParkedState::Retrying, 0, now.wall_us)
         };
-        let (before, entry) = match self.place(found) {
+        let (before, key, kept) = match self.place(found) {
             Place::Busy => return Changed::Later,
             Place::Nowhere => return Changed::No,
             _ if self.faults.has(Fault::RedriveIgnored) => return Changed::Yes,
             Place::Block(key) => {
                 let changed = self.blocks.change(&key, |block| {
                     let e = block.place_of(found.position).and_then(|at| block.entries.get_mut(at))?;
-                    let before = e.entry.state;
+                    let before = e.state;
                     (before != ParkedState::Waiting).then(|| {
-                        e.entry = again(&e.entry);
-                        (before, e.entry.clone())
+                        again(e);
+                        (before, e.clone())
                     })
                 });
-                let Some(changed) = changed.flatten() else { return Changed::No };
-                changed
+                let Some((before, kept)) = changed.flatten() else { return Changed::No };
+                (before, key, kept)
             }
             Place::GivenUp(key) => {
                 self.given_up.remove(found.position.0);
-                self.bring(key, BlockEntry::new(again(found), None));
-                (ParkedState::Dead, again(found))
+                let mut kept = BlockEntry::new(found, None);
+                again(&mut kept);
+                self.blocks.insert(key.clone(), kept.clone());
+                (ParkedState::Dead, key, kept)
             }
         };
         self.count(before, -1);
         self.count(ParkedState::Retrying, 1);
-        self.redriven.insert(OrderKey::new(entry.key.as_deref(), entry.position));
-        self.write(ParkedWrite::Update(entry), now);
+        self.write(ParkedWrite::Update(self.row(&key, &kept, None)), now);
+        self.redriven.insert(key);
         Changed::Yes
     }
 
@@ -140,6 +139,9 @@ impl Lane {
             state: ParkedState::Retrying,
             attempts: 0,
             due_at_us: now.wall_us,
+            // What went wrong stays as the table has it, whole.
+            error_code: String::new(),
+            error_text: String::new(),
             ..found.clone()
         };
         self.write(ParkedWrite::Replace { entry, message: edited }, now);
@@ -169,7 +171,7 @@ impl Lane {
         };
         self.count(ParkedState::Retrying, 1);
         self.settle(position, now);
-        self.bring(key, BlockEntry { held: true, ..BlockEntry::new(entry.clone(), Some(message.clone())) });
+        self.bring(key, BlockEntry { held: true, ..BlockEntry::new(&entry, Some(message.clone())) });
         self.write(ParkedWrite::Insert { entry, message }, now);
     }
 
@@ -178,7 +180,7 @@ impl Lane {
         let held = self.blocks.change(key, |block| {
             let e = block.place_of(position).and_then(|at| block.entries.get_mut(at))?;
             e.held = true;
-            Some(e.entry.state)
+            Some(e.state)
         });
         held.flatten()
     }
@@ -209,7 +211,7 @@ impl Lane {
         self.edited.insert(entry.position.0);
         self.edits_stored += 1;
         self.drop_held(&key, entry.position);
-        self.bring(OrderKey::new(entry.key.as_deref(), entry.position), BlockEntry::new(entry.clone(), None));
+        self.bring(OrderKey::new(entry.key.as_deref(), entry.position), BlockEntry::new(entry, None));
     }
 
     /// As [`Lane::drop_parked`], of one that was not under way: another one of its key may be. What waited behind it goes
@@ -260,9 +262,11 @@ impl Lane {
     pub(crate) fn is_redriven(&self) -> bool {
         let waits = |key: &OrderKey| {
             let block = self.blocks.get(key)?;
-            let first = &block.entries.front()?.entry;
+            let first = block.entries.front()?;
             let untried = first.state == ParkedState::Waiting || first.attempts == 0;
-            Some(first.state != ParkedState::Dead && (untried || block.sending.is_some() || block.reading.is_some()))
+            Some(
+                first.state != ParkedState::Dead && (untried || block.sending().is_some() || block.reading().is_some()),
+            )
         };
         self.held.is_empty() && !self.redriven.iter().any(|key| waits(key) == Some(true))
     }

@@ -38,12 +38,18 @@ impl OrderKey {
     }
 }
 
-/// A parked message as its lane knows it.
+/// A parked message as its lane keeps it: a million of them have to fit. Its key stands once in [`Blocks`], and what went
+/// wrong only in the table.
 #[derive(Clone, Debug)]
 pub(crate) struct BlockEntry {
-    pub(crate) entry: ParkedEntry,
+    pub(crate) position: Position,
+    pub(crate) due_at_us: i64,
+    pub(crate) first_failed_at_us: i64,
+    pub(crate) last_failed_at_us: i64,
     /// The content, while it is in memory: until the checkpoint that stores it has committed, and when it is due.
     pub(crate) message: Option<Arc<Message>>,
+    pub(crate) attempts: u32,
+    pub(crate) state: ParkedState,
     /// Whether the row is in the database.
     pub(crate) stored: bool,
     /// An act changes it with the next checkpoint: until then it is left alone.
@@ -52,9 +58,20 @@ pub(crate) struct BlockEntry {
 
 impl BlockEntry {
     /// One that is not in the database yet (with its content), or is.
-    pub(crate) const fn new(entry: ParkedEntry, message: Option<Arc<Message>>) -> Self {
+    pub(crate) const fn new(row: &ParkedEntry, message: Option<Arc<Message>>) -> Self {
         let stored = message.is_none();
-        Self { entry, message, stored, held: false }
+        let ParkedEntry { position, state, attempts, due_at_us, first_failed_at_us, last_failed_at_us, .. } = *row;
+        Self {
+            position,
+            due_at_us,
+            first_failed_at_us,
+            last_failed_at_us,
+            message,
+            attempts,
+            state,
+            stored,
+            held: false,
+        }
     }
 
     /// Drops the content where it can be read again.
@@ -69,11 +86,15 @@ impl BlockEntry {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Block {
     pub(crate) entries: VecDeque<BlockEntry>,
-    /// The one that is queued or under way. Others may have been put before it since.
-    pub(crate) sending: Option<Position>,
-    /// The one whose content is being read.
-    pub(crate) reading: Option<Position>,
-    /// Its entry in [`Blocks::due`].
+    /// None where nothing happens to it, which is most of the time.
+    going_on: Option<Box<GoingOn>>,
+}
+
+/// What happens to a block.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct GoingOn {
+    sending: Option<Position>,
+    reading: Option<Position>,
     indexed: Option<(u32, Due)>,
 }
 
@@ -110,15 +131,19 @@ impl Blocks {
 
     /// Positions of all entries, in no order.
     pub(crate) fn positions(&self) -> impl Iterator<Item = Position> {
-        self.by_key.values().flat_map(|b| &b.entries).map(|e| e.entry.position)
+        self.by_key.values().flat_map(|b| &b.entries).map(|e| e.position)
     }
 
     /// Adds an entry in its place.
     pub(crate) fn insert(&mut self, key: OrderKey, entry: BlockEntry) {
         let block = self.by_key.entry(key.clone()).or_default();
         let was_active = block.is_active();
+        // Most keys have one or two, and room for four would be made for the first.
+        if block.entries.len() == block.entries.capacity() && block.entries.len() < 4 {
+            block.entries.reserve_exact(block.entries.len().max(1));
+        }
         // A defective message is parked at once, so older ones of its key may come after it.
-        let at = block.entries.partition_point(|e| e.entry.position < entry.entry.position);
+        let at = block.entries.partition_point(|e| e.position < entry.position);
         block.entries.insert(at, entry);
         self.reindex(&key, was_active);
     }
@@ -134,12 +159,13 @@ impl Blocks {
 
     fn reindex(&mut self, key: &OrderKey, was_active: bool) {
         let Some(block) = self.by_key.get_mut(key) else { return };
-        let first = block.entries.front().map(|e| &e.entry);
+        let first = block.entries.front();
         let slot = self.slotting.slot_of(key.text(), key.position());
         let due = block.due_at_us().zip(first.map(|f| f.position)).map(|due| (slot, due));
         let is_active = block.is_active() && first.is_some();
-        if due != block.indexed {
-            if let Some((slot, due)) = block.indexed
+        let indexed = block.going_on().indexed;
+        if due != indexed {
+            if let Some((slot, due)) = indexed
                 && let Some(times) = self.due.get_mut(&slot)
             {
                 times.remove(&due);
@@ -150,7 +176,7 @@ impl Blocks {
             if let Some((slot, due)) = due {
                 self.due.entry(slot).or_default().insert(due, key.clone());
             }
-            block.indexed = due;
+            block.change_going_on(|g| g.indexed = due);
         }
         if is_active != was_active {
             let active = self.active.entry(slot).or_default();
@@ -182,11 +208,43 @@ impl Block {
     /// Where the entry of a position is. A key with a hundred thousand messages behind a dead one is not searched through
     /// for each of them.
     pub(crate) fn place_of(&self, position: Position) -> Option<usize> {
-        self.entries.binary_search_by_key(&position, |e| e.entry.position).ok()
+        self.entries.binary_search_by_key(&position, |e| e.position).ok()
     }
 
-    const fn is_active(&self) -> bool {
-        self.sending.is_some() || self.reading.is_some()
+    fn going_on(&self) -> GoingOn {
+        self.going_on.as_deref().copied().unwrap_or_default()
+    }
+
+    fn change_going_on(&mut self, change: impl FnOnce(&mut GoingOn)) {
+        let mut changed = self.going_on();
+        change(&mut changed);
+        if changed == GoingOn::default() {
+            self.going_on = None;
+        } else {
+            self.going_on = Some(Box::new(changed));
+        }
+    }
+
+    /// The one that is queued or under way. Others may have been put before it since.
+    pub(crate) fn sending(&self) -> Option<Position> {
+        self.going_on().sending
+    }
+
+    pub(crate) fn set_sending(&mut self, position: Option<Position>) {
+        self.change_going_on(|g| g.sending = position);
+    }
+
+    /// The one whose content is being read.
+    pub(crate) fn reading(&self) -> Option<Position> {
+        self.going_on().reading
+    }
+
+    pub(crate) fn set_reading(&mut self, position: Option<Position>) {
+        self.change_going_on(|g| g.reading = position);
+    }
+
+    fn is_active(&self) -> bool {
+        self.sending().is_some() || self.reading().is_some()
     }
 
     /// When the first one is due, microseconds of the wall clock. None: never by itself.
@@ -195,9 +253,9 @@ impl Block {
         if self.is_active() || first.held {
             return None;
         }
-        match first.entry.state {
+        match first.state {
             ParkedState::Dead => None,
-            ParkedState::Retrying => Some(first.entry.due_at_us),
+            ParkedState::Retrying => Some(first.due_at_us),
             ParkedState::Waiting => Some(i64::MIN),
         }
     }

@@ -219,7 +219,7 @@ impl Lane {
             self.count(entry.state, 1);
             if entry.state != ParkedState::Dead || self.config.limits.block_key {
                 let key = OrderKey::new(entry.key.as_deref(), entry.position);
-                self.blocks.insert(key, BlockEntry::new(entry.clone(), None));
+                self.blocks.insert(key, BlockEntry::new(entry, None));
             } else {
                 self.given_up.insert(entry.position.0);
             }

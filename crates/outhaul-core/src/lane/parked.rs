@@ -50,35 +50,27 @@ impl Lane {
         self.count(state, 1);
         self.settle(message.position, now);
         if state != ParkedState::Dead || self.config.limits.block_key {
-            self.blocks.insert(OrderKey::of(&message), BlockEntry::new(entry.clone(), Some(message.clone())));
+            self.blocks.insert(OrderKey::of(&message), BlockEntry::new(&entry, Some(message.clone())));
         } else {
             self.given_up.insert(message.position.0);
         }
         self.parked.push(ParkedWrite::Insert { entry, message });
     }
 
-    /// A parked message has a new state: tell the next checkpoint. It is not under way any more.
-    fn update_parked(&mut self, key: &OrderKey, position: Position, now: Now, change: impl FnOnce(&mut ParkedEntry)) {
-        let changed = self.blocks.change(key, |block| {
-            block.sending = None;
-            let first = block.place_of(position).and_then(|at| block.entries.get_mut(at))?;
-            let before = first.entry.state;
-            change(&mut first.entry);
-            first.entry.last_failed_at_us = now.wall_us;
-            if first.entry.first_failed_at_us == 0 {
-                first.entry.first_failed_at_us = now.wall_us;
-            }
-            first.forget_content();
-            Some((before, first.entry.clone()))
-        });
-        let Some((before, entry)) = changed.flatten() else { return };
-        self.count(before, -1);
-        self.count(entry.state, 1);
-        self.parked.push(ParkedWrite::Update(entry.clone()));
-        self.changed_at_us.get_or_insert(now.mono_us);
-        if entry.state == ParkedState::Dead && !self.config.limits.block_key {
-            self.given_up.insert(entry.position.0);
-            self.drop_parked(key, position);
+    /// The row of a parked message. Without a reason its code and text are empty: those of the table stay.
+    pub(super) fn row(&self, key: &OrderKey, kept: &BlockEntry, reason: Option<&Reason>) -> ParkedEntry {
+        ParkedEntry {
+            destination: self.config.name.clone(),
+            shard: self.shard,
+            position: kept.position,
+            key: key.text().map(str::to_owned),
+            state: kept.state,
+            attempts: kept.attempts,
+            due_at_us: kept.due_at_us,
+            error_code: reason.map_or_else(String::new, |r| r.code.to_owned()),
+            error_text: reason.map_or_else(String::new, |r| told(&r.text)),
+            first_failed_at_us: kept.first_failed_at_us,
+            last_failed_at_us: kept.last_failed_at_us,
         }
     }
 
@@ -88,7 +80,7 @@ impl Lane {
             if let Some(at) = block.place_of(position) {
                 block.entries.remove(at);
             }
-            block.sending = None;
+            block.set_sending(None);
         });
         if !self.redriven.is_empty() && !self.blocks.contains_key(key) {
             self.redriven.remove(key);
@@ -99,7 +91,7 @@ impl Lane {
     pub(super) fn release_parked(&mut self, key: &OrderKey, position: Position, receipt: Receipt, now: Now) {
         let block = self.blocks.get(key);
         let Some(first) = block.and_then(|b| b.entries.get(b.place_of(position)?)) else { return };
-        let (state, attempts) = (first.entry.state, first.entry.attempts);
+        let (state, attempts) = (first.state, first.attempts);
         self.count(state, -1);
         let destination = self.config.name.clone();
         self.parked.push(ParkedWrite::Remove { destination, shard: self.shard, position });
@@ -119,39 +111,54 @@ impl Lane {
         due_at_us: Option<i64>,
         now: Now,
     ) {
-        self.update_parked(key, position, now, |entry| {
-            entry.attempts = attempts;
-            entry.state = if due_at_us.is_some() { ParkedState::Retrying } else { ParkedState::Dead };
-            entry.due_at_us = due_at_us.unwrap_or(0);
-            entry.error_code = reason.code.to_owned();
-            entry.error_text = told(&reason.text);
+        let changed = self.blocks.change(key, |block| {
+            block.set_sending(None);
+            let first = block.place_of(position).and_then(|at| block.entries.get_mut(at))?;
+            let before = first.state;
+            first.attempts = attempts;
+            first.state = if due_at_us.is_some() { ParkedState::Retrying } else { ParkedState::Dead };
+            first.due_at_us = due_at_us.unwrap_or(0);
+            first.last_failed_at_us = now.wall_us;
+            if first.first_failed_at_us == 0 {
+                first.first_failed_at_us = now.wall_us;
+            }
+            first.forget_content();
+            Some((before, first.clone()))
         });
+        let Some((before, kept)) = changed.flatten() else { return };
+        self.count(before, -1);
+        self.count(kept.state, 1);
+        self.write(ParkedWrite::Update(self.row(key, &kept, Some(reason))), now);
+        if kept.state == ParkedState::Dead && !self.config.limits.block_key {
+            self.given_up.insert(position.0);
+            self.drop_parked(key, position);
+        }
     }
 
     /// A parked message was not sent after all, for no fault of its own: later, without counting.
     pub(super) fn postpone_parked(&mut self, key: &OrderKey, position: Position, now: Now, jitter: &mut Jitter) {
         let wait_ms = jitter.backoff_ms(1, self.config.limits.retry_backoff_ms);
         let before = self.blocks.change(key, |block| {
-            block.sending = None;
+            block.set_sending(None);
             let first = block.place_of(position).and_then(|at| block.entries.get_mut(at))?;
-            first.entry.due_at_us = now.wall_us.saturating_add_unsigned(wait_ms.saturating_mul(1_000));
+            first.due_at_us = now.wall_us.saturating_add_unsigned(wait_ms.saturating_mul(1_000));
             first.forget_content();
             // One that only waited for its turn has a time of its own from here on.
-            let before = std::mem::replace(&mut first.entry.state, ParkedState::Retrying);
-            Some((before, first.entry.clone()))
+            let before = std::mem::replace(&mut first.state, ParkedState::Retrying);
+            Some((before, first.clone()))
         });
-        if let Some((before, entry)) = before.flatten() {
+        if let Some((before, kept)) = before.flatten() {
             self.count(before, -1);
             self.count(ParkedState::Retrying, 1);
             if before != ParkedState::Retrying {
-                self.write(ParkedWrite::Update(entry), now);
+                self.write(ParkedWrite::Update(self.row(key, &kept, None)), now);
             }
         }
     }
 
     /// A parked message is not queued or under way any more, and was not sent.
     pub(super) fn not_sending(&mut self, key: &OrderKey) {
-        self.blocks.change(key, |block| block.sending = None);
+        self.blocks.change(key, |block| block.set_sending(None));
     }
 
     /// Keys that are blocked from now on: what else the slot has of them is parked behind, in order.
@@ -203,16 +210,16 @@ impl Lane {
         let mut missing = Vec::new();
         for (position, key) in due {
             let Some(first) = self.blocks.get(&key).and_then(|b| b.entries.front()) else { continue };
-            let slot = self.config.slotting.slot_of(first.entry.key.as_deref(), position);
+            let slot = self.config.slotting.slot_of(key.text(), position);
             if self.blocks.room(slot) == 0 {
                 continue;
             }
             if let Some(message) = &first.message {
-                let item = Item::new(message.clone(), true, first.entry.attempts);
+                let item = Item::new(message.clone(), true, first.attempts);
                 self.slots.entry(slot).or_default().queue.push_back(item);
-                self.blocks.change(&key, |block| block.sending = Some(position));
+                self.blocks.change(&key, |block| block.set_sending(Some(position)));
             } else if first.stored && missing.len() < PARKED_READ {
-                self.blocks.change(&key, |block| block.reading = Some(position));
+                self.blocks.change(&key, |block| block.set_reading(Some(position)));
                 self.reading_parked.insert(position, key);
                 missing.push(position);
             }
@@ -254,10 +261,10 @@ impl Lane {
             messages.into_iter().flatten().map(|m| (m.position, m)).collect();
         for position in asked {
             let Some(key) = self.reading_parked.remove(position) else { continue };
-            self.blocks.change(&key, |block| block.reading = None);
+            self.blocks.change(&key, |block| block.set_reading(None));
             // An older one may have been parked before it meanwhile.
             let first = self.blocks.get(&key).and_then(|b| b.entries.front());
-            let Some(state) = first.filter(|e| e.entry.position == *position).map(|e| e.entry.state) else { continue };
+            let Some(state) = first.filter(|e| e.position == *position).map(|e| e.state) else { continue };
             match by_position.remove(position) {
                 Some(message) if message.defect.is_some() => {
                     let what = message.defect.as_ref().map(ToString::to_string).unwrap_or_default();

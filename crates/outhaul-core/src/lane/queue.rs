@@ -113,7 +113,7 @@ impl Lane {
         if block.is_some_and(|b| b.place_of(message.position).is_some()) {
             return self.settle(message.position, now);
         }
-        let blocked = block.and_then(|b| b.entries.front()).is_some_and(|e| e.entry.position < message.position);
+        let blocked = block.and_then(|b| b.entries.front()).is_some_and(|e| e.position < message.position);
         // Before all else: it must not be sent either when what blocks its key is gone.
         if let Some(defect) = &message.defect {
             return self.park_defective(&message, &defect.to_string(), now, events);

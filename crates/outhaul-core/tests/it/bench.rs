@@ -401,12 +401,18 @@ impl Bench {
 
 fn park(parked: &mut BTreeMap<(String, Position), (ParkedEntry, Arc<Message>)>, write: &ParkedWrite) {
     match write {
-        ParkedWrite::Insert { entry, message } | ParkedWrite::Replace { entry, message } => {
+        ParkedWrite::Insert { entry, message } => {
             parked.insert((entry.destination.clone(), entry.position), (entry.clone(), message.clone()));
         }
-        ParkedWrite::Update(entry) => {
+        ParkedWrite::Update(entry) | ParkedWrite::Replace { entry, .. } => {
             let row = parked.get_mut(&(entry.destination.clone(), entry.position)).expect("a row to update");
-            row.0 = entry.clone();
+            let before = std::mem::replace(&mut row.0, entry.clone());
+            if entry.error_code.is_empty() {
+                (row.0.error_code, row.0.error_text) = (before.error_code, before.error_text);
+            }
+            if let ParkedWrite::Replace { message, .. } = write {
+                row.1 = message.clone();
+            }
         }
         ParkedWrite::Remove { destination, position, .. } => {
             parked.remove(&(destination.clone(), *position)).expect("a row to remove");

@@ -1,13 +1,11 @@
 //! Parked rows as a checkpoint writes them, and as they are read again.
 
-use std::collections::BTreeMap;
-
 use mysql_async::Row;
 use outhaul_core::checkpoint::ShardCheckpoint;
 use outhaul_core::chunk;
 use outhaul_core::destination::NO_ROUTE;
 use outhaul_core::message::{Defect, Message, Position, ShardId};
-use outhaul_core::parked::{ParkedEntry, ParkedState, ParkedWrite};
+use outhaul_core::parked::{ParkedEntry, ParkedState};
 
 use super::MySqlStore;
 use super::catalogue::Layout;
@@ -16,7 +14,8 @@ use super::statement::Statement;
 use super::values::{bytes, hex, number, quoted, text, text_opt};
 use crate::error::{StoreError, StoreErrorKind};
 use crate::options::StoreOptions;
-use crate::store::{PARKED_PAGE_ROWS, RECOVERED_TEXT_CHARS, StoreResult, StoredParked, behind_page};
+use crate::parked::folded;
+use crate::store::{PARKED_PAGE_ROWS, StoreResult, StoredParked, behind_page};
 
 /// The columns of an entry, in the order in which [`entry`] reads them.
 pub(super) const ENTRY: &str = "destination, shard, `position`, msg_key, state, attempts, due_at, error_code, error_text, \
@@ -28,15 +27,6 @@ const TEXT_MAX: usize = 1 << 16;
 /// Positions asked for in one statement.
 const POSITIONS_MAX: usize = 1_000;
 
-/// What is left to do for one row, when all changes to it are folded into one.
-#[derive(Default)]
-struct Change<'a> {
-    remove: bool,
-    insert: Option<&'a Message>,
-    replace: Option<&'a Message>,
-    entry: Option<&'a ParkedEntry>,
-}
-
 /// The statements that make all changes of a checkpoint, in few statements: removals, new rows, changed rows, and rows
 /// whose payload is too large, which the server copies by itself from the outbox row that is not deleted yet.
 pub(super) fn statements<'a>(
@@ -46,32 +36,13 @@ pub(super) fn statements<'a>(
     destinations: &[String],
     packet_bytes: usize,
 ) -> Vec<Statement> {
-    let mut changes: BTreeMap<(&str, ShardId, Position), Change<'a>> = BTreeMap::new();
-    for write in shards.flat_map(|s| &s.parked) {
-        match write {
-            ParkedWrite::Insert { entry, message } => {
-                let change = changes.entry((&entry.destination, entry.shard, entry.position)).or_default();
-                (change.insert, change.entry) = (Some(message.as_ref()), Some(entry));
-            }
-            ParkedWrite::Update(entry) => {
-                changes.entry((&entry.destination, entry.shard, entry.position)).or_default().entry = Some(entry);
-            }
-            ParkedWrite::Replace { entry, message } => {
-                let change = changes.entry((&entry.destination, entry.shard, entry.position)).or_default();
-                (change.replace, change.entry) = (Some(message.as_ref()), Some(entry));
-            }
-            ParkedWrite::Remove { destination, shard, position } => {
-                changes.insert((destination, *shard, *position), Change { remove: true, ..Change::default() });
-            }
-        }
-    }
     let table = quoted(&options.table("outbox_parked"));
     let (mut removed, mut inserted, mut oversize, mut updated) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-    for ((destination, shard, position), change) in changes {
+    for ((destination, shard, position), change) in folded(shards) {
         if change.remove {
             removed.push((destination, shard, position));
         }
-        match (change.insert, change.entry) {
+        match (change.insert, change.entry.as_deref()) {
             (Some(message), Some(entry)) if matches!(message.defect, Some(Defect::TooLarge { .. })) => {
                 oversize.push(copied(&table, layout, entry, message, destinations));
             }
@@ -146,10 +117,13 @@ fn copied(table: &str, layout: &Layout, entry: &ParkedEntry, message: &Message, 
 fn update(table: &str, e: &ParkedEntry) -> Statement {
     let mut s =
         Statement::new(format!("UPDATE {table} SET state = '{}', attempts = {}, ", e.state.as_str(), e.attempts));
-    s.push(&format!("due_at = {}, error_code = ", e.due_at_us)).push_text(shortened(&e.error_code, CODE_MAX));
-    s.push(", error_text = ").push_text(shortened(&e.error_text, TEXT_MAX));
+    s.push(&format!("due_at = {}, ", e.due_at_us));
+    if !e.error_code.is_empty() {
+        s.push("error_code = ").push_text(shortened(&e.error_code, CODE_MAX));
+        s.push(", error_text = ").push_text(shortened(&e.error_text, TEXT_MAX)).push(", ");
+    }
     s.push(&format!(
-        ", first_failed_at = {}, last_failed_at = {} WHERE destination = ",
+        "first_failed_at = {}, last_failed_at = {} WHERE destination = ",
         e.first_failed_at_us, e.last_failed_at_us
     ));
     s.push_bytes(e.destination.as_bytes()).push(&format!(" AND shard = {} AND `position` = {}", e.shard, e.position));
@@ -216,7 +190,7 @@ impl MySqlStore {
         let sql = format!(
             "SELECT {} FROM {} FORCE INDEX (PRIMARY) WHERE destination = {} AND shard = {shard} \
              AND `position` >= {from} ORDER BY `position` LIMIT {PARKED_PAGE_ROWS}",
-            ENTRY.replace("error_text", &format!("LEFT(error_text, {RECOVERED_TEXT_CHARS})")),
+            ENTRY.replace("error_text", "''"),
             quoted(&self.options.table("outbox_parked")),
             hex(destination.as_bytes())
         );

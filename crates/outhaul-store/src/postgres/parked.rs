@@ -1,13 +1,11 @@
 //! Parked rows as a checkpoint writes them, and as they are read again.
 
-use std::collections::BTreeMap;
-
 use bytes::Bytes;
 use outhaul_core::checkpoint::ShardCheckpoint;
 use outhaul_core::chunk;
 use outhaul_core::destination::NO_ROUTE;
 use outhaul_core::message::{Defect, Message, Position, ShardId};
-use outhaul_core::parked::{ParkedEntry, ParkedState, ParkedWrite};
+use outhaul_core::parked::{ParkedEntry, ParkedState};
 use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
@@ -17,7 +15,8 @@ use super::link::{GUARD, Statement, get};
 use super::values::{clean, quoted, signed, small, unsigned};
 use crate::error::{StoreError, StoreErrorKind};
 use crate::options::PayloadType;
-use crate::store::{PARKED_PAGE_ROWS, RECOVERED_TEXT_CHARS, StoreResult, StoredParked, behind_page};
+use crate::parked::folded;
+use crate::store::{PARKED_PAGE_ROWS, StoreResult, StoredParked, behind_page};
 
 /// The columns of an entry, in the order in which [`entry`] reads them.
 pub(super) const ENTRY: &str = "destination, shard, position, msg_key, state, attempts, due_at, error_code, error_text, \
@@ -61,8 +60,9 @@ impl PostgresStore {
                 layout.table, layout.seq
             ),
             update: format!(
-                "UPDATE {parked} o SET state = st, attempts = a, due_at = due, error_code = ec, error_text = et, \
-                   first_failed_at = ff, last_failed_at = lf \
+                "UPDATE {parked} o SET state = st, attempts = a, due_at = due, \
+                   error_code = CASE ec WHEN '' THEN o.error_code ELSE ec END, \
+                   error_text = CASE ec WHEN '' THEN o.error_text ELSE et END, first_failed_at = ff, last_failed_at = lf \
                  FROM unnest($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11) t(d, s, p, k, st, a, due, ec, et, ff, lf) \
                  WHERE o.destination = t.d AND o.shard = t.s AND o.position = t.p AND {GUARD}"
             ),
@@ -195,44 +195,16 @@ impl Replaced {
     }
 }
 
-/// What is left to do for one row.
-#[derive(Default)]
-struct Change<'a> {
-    remove: bool,
-    insert: Option<&'a Message>,
-    replace: Option<&'a Message>,
-    entry: Option<&'a ParkedEntry>,
-}
-
 impl ParkedBatch {
     pub(super) fn of<'a>(shards: impl Iterator<Item = &'a ShardCheckpoint>, destinations: &[String]) -> Self {
-        let mut changes: BTreeMap<(&str, ShardId, Position), Change<'a>> = BTreeMap::new();
-        for write in shards.flat_map(|s| &s.parked) {
-            match write {
-                ParkedWrite::Insert { entry, message } => {
-                    let change = changes.entry((&entry.destination, entry.shard, entry.position)).or_default();
-                    (change.insert, change.entry) = (Some(message.as_ref()), Some(entry));
-                }
-                ParkedWrite::Update(entry) => {
-                    changes.entry((&entry.destination, entry.shard, entry.position)).or_default().entry = Some(entry);
-                }
-                ParkedWrite::Replace { entry, message } => {
-                    let change = changes.entry((&entry.destination, entry.shard, entry.position)).or_default();
-                    (change.replace, change.entry) = (Some(message.as_ref()), Some(entry));
-                }
-                ParkedWrite::Remove { destination, shard, position } => {
-                    changes.insert((destination, *shard, *position), Change { remove: true, ..Change::default() });
-                }
-            }
-        }
         let mut batch = Self::default();
-        for ((destination, shard, position), change) in changes {
+        for ((destination, shard, position), change) in folded(shards) {
             if change.remove {
                 batch.removed.0.push(clean(destination));
                 batch.removed.1.push(small(shard));
                 batch.removed.2.push(signed(position.0));
             }
-            match (change.insert, change.entry) {
+            match (change.insert, change.entry.as_deref()) {
                 (Some(message), Some(entry)) => {
                     let oversize = matches!(message.defect, Some(Defect::TooLarge { .. }));
                     let inserts = if oversize { &mut batch.oversize } else { &mut batch.inserts };
@@ -323,7 +295,7 @@ impl PostgresStore {
         let sql = format!(
             "SELECT {} FROM {} WHERE destination = $1 AND shard = $2 AND position >= $3 ORDER BY position \
              LIMIT {PARKED_PAGE_ROWS}",
-            ENTRY.replace("error_text", &format!("left(error_text, {RECOVERED_TEXT_CHARS})")),
+            ENTRY.replace("error_text", "''::text"),
             quoted(&self.options.table("outbox_parked"))
         );
         let (number, first) = (small(shard), signed(from.0));

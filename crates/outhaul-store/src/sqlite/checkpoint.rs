@@ -231,8 +231,9 @@ fn insert_parked(
 
 fn update_parked(tx: &Transaction<'_>, names: &Names, entry: &ParkedEntry) -> StoreResult<()> {
     let sql = format!(
-        "UPDATE {} SET state = ?, attempts = ?, due_at = ?, error_code = ?, error_text = ?, first_failed_at = ?, \
-         last_failed_at = ? WHERE destination = ? AND shard = ? AND position = ?",
+        "UPDATE {} SET state = ?1, attempts = ?2, due_at = ?3, error_code = iif(?4 = '', error_code, ?4), \
+         error_text = iif(?4 = '', error_text, ?5), first_failed_at = ?6, last_failed_at = ?7 \
+         WHERE destination = ?8 AND shard = ?9 AND position = ?10",
         names.parked
     );
     let mut statement = tx.prepare_cached(&sql).map_err(refusal)?;

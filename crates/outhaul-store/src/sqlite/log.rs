@@ -14,8 +14,7 @@ use super::refusal::refusal;
 use super::{SHARD, read, signed, unsigned};
 use crate::error::{StoreError, StoreErrorKind};
 use crate::store::{
-    Found, NumberedReceipts, PARKED_PAGE_ROWS, RECOVERED_TEXT_CHARS, Recovery, ShardStatus, StoreResult, StoredChunk,
-    StoredParked,
+    Found, NumberedReceipts, PARKED_PAGE_ROWS, Recovery, ShardStatus, StoreResult, StoredChunk, StoredParked,
 };
 
 /// The most hot rows that `status` counts.
@@ -43,7 +42,7 @@ pub(super) fn parked_page(
 ) -> StoreResult<Vec<ParkedEntry>> {
     let sql = format!(
         "SELECT {} FROM {} WHERE destination = ? AND shard = 0 AND position >= ? ORDER BY position LIMIT {PARKED_PAGE_ROWS}",
-        ENTRY.replace("error_text", &format!("substr(error_text, 1, {RECOVERED_TEXT_CHARS})")),
+        ENTRY.replace("error_text", "''"),
         names.parked
     );
     let mut statement = tx.prepare_cached(&sql).map_err(refusal)?;

@@ -271,15 +271,16 @@ impl super::Shard {
                     return Err(format!("{} is parked a second time: {entry:?}", message.id));
                 }
             }
-            ParkedWrite::Update(entry) => {
+            ParkedWrite::Update(entry) | ParkedWrite::Replace { entry, .. } => {
                 let key = (entry.destination.clone(), entry.position);
-                let row = self.parked.get_mut(&key).ok_or("a parked row that is not there is updated")?;
-                row.0 = entry.clone();
-            }
-            ParkedWrite::Replace { entry, message } => {
-                let key = (entry.destination.clone(), entry.position);
-                let row = self.parked.get_mut(&key).ok_or("a parked row that is not there is replaced")?;
-                *row = (entry.clone(), message.clone());
+                let row = self.parked.get_mut(&key).ok_or("a parked row that is not there is changed")?;
+                let before = std::mem::replace(&mut row.0, entry.clone());
+                if entry.error_code.is_empty() {
+                    (row.0.error_code, row.0.error_text) = (before.error_code, before.error_text);
+                }
+                if let ParkedWrite::Replace { message, .. } = write {
+                    row.1 = message.clone();
+                }
             }
             ParkedWrite::Remove { destination, position, .. } => {
                 let key = (destination.clone(), *position);
