@@ -52,6 +52,8 @@ pub struct Settings {
     pub look_ms: u64,
     /// Wait between two looks for what operators want done, milliseconds.
     pub acts_ms: u64,
+    /// Wait between two looks for rows that were scheduled lately, milliseconds.
+    pub schedule_ms: u64,
     /// First and longest wait after a failed call of the database, milliseconds.
     pub store_backoff_ms: (u64, u64),
 }
@@ -83,6 +85,7 @@ impl Default for Settings {
             prove_ms: 150,
             look_ms: 5_000,
             acts_ms: 500,
+            schedule_ms: 500,
             store_backoff_ms: (50, 2_000),
         }
     }

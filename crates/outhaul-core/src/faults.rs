@@ -51,6 +51,10 @@ pub enum Fault {
     PauseIgnored,
     /// What is paused is not known after a recovery.
     PauseNotRecovered,
+    /// Scheduled rows that an earlier owner has seen are not looked for.
+    ScheduleNotRecovered,
+    /// Scheduled rows are taken before what had committed when they became due.
+    DueOvertakes,
 }
 
 /// The faults that are switched on.

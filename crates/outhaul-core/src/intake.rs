@@ -25,6 +25,8 @@ pub struct ReadToken(pub u64);
 #[derive(Debug, Default)]
 pub struct Intake {
     resolved: Seq,
+    /// The largest `seq` that was seen and left.
+    seen: Seq,
     /// Taken, and possibly still in the table or in the answer of a read that is under way.
     known: Runs,
     /// Of `known`: gone from the table, and no read is under way that could still show them.
@@ -60,7 +62,12 @@ impl Intake {
 
     /// The largest `seq` taken that is still known.
     pub fn newest(&self) -> Seq {
-        Seq(self.known.last().unwrap_or(0).max(self.resolved.0))
+        Seq(self.known.last().unwrap_or(0).max(self.seen.0).max(self.resolved.0))
+    }
+
+    /// A row with this `seq` was seen and is not to be taken yet: the mark can rise past it.
+    pub fn see(&mut self, seq: Seq) {
+        self.seen = self.seen.max(seq);
     }
 
     /// Whether asking for the resolved mark can help: something known or a gap lies above it.
@@ -110,13 +117,27 @@ impl Intake {
         self.last_token
     }
 
+    /// Begins a read of these very rows.
+    pub fn begin_exact(&mut self, ranges: Vec<Run>) -> (ReadToken, Vec<Run>) {
+        (self.begin(), ranges)
+    }
+
+    /// Takes a scheduled row that is due: that it lies below the mark says nothing about the mark.
+    pub fn take_due(&mut self, row: &Row) -> Taken {
+        self.insert(row)
+    }
+
     /// Takes a row of a read that is under way.
     pub fn take(&mut self, row: &Row) -> Taken {
         if row.seq <= self.resolved && !self.known.contains(row.seq.0) {
-            // The mark was too high for this one: the sequence has started again, a scheduled row is due, or the
-            // database's word was not good. From here on polls begin below it.
+            // The mark was too high for this one: the sequence has started again, or the database's word was not good.
+            // From here on polls begin below it.
             self.lower(Seq(row.seq.0.saturating_sub(1)));
         }
+        self.insert(row)
+    }
+
+    fn insert(&mut self, row: &Row) -> Taken {
         if self.gone.contains(row.seq.0) {
             self.gone.remove(row.seq.0); // The number is in use again.
         } else if !self.known.insert(row.seq.0) {
@@ -142,6 +163,7 @@ impl Intake {
 
     fn lower(&mut self, to: Seq) {
         self.resolved = to;
+        self.seen = Seq(0);
         self.candidate = None;
         // Numbers that are gone may be given again.
         for run in self.gone.within(Run { first: to.0.saturating_add(1), last: u64::MAX }).collect::<Vec<_>>() {

@@ -26,5 +26,6 @@ pub mod pipeline;
 pub mod receipt;
 pub mod route;
 pub mod runs;
+pub mod schedule;
 pub mod trouble;
 mod wire;

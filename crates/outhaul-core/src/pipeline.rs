@@ -48,6 +48,17 @@ impl Window {
     }
 }
 
+/// How far everything without a time of its own was read and moved: what comes after it in time may be taken.
+#[derive(Clone, Copy, Debug, Default)]
+struct Line {
+    /// All that had committed by then is moved, microseconds of the monotonic clock.
+    mono_us: u64,
+    /// All that was written by then is moved, microseconds since 1970-01-01 UTC, database clock: where polls are cut.
+    wall_us: i64,
+    /// The next such moments, once everything below the position is moved.
+    next: Option<(u64, i64, Position)>,
+}
+
 /// What a checkpoint took of a pipeline; given back if it does not commit.
 #[derive(Debug)]
 pub(crate) struct PipelineShare {
@@ -85,6 +96,7 @@ pub(crate) struct Pipeline {
     /// Whether a checkpoint of this epoch has committed: only then may rows be sent before they are moved.
     proven_owner: bool,
     in_checkpoint: bool,
+    line: Line,
     pub(crate) draining: bool,
     /// Somebody waits for what was read so far: nothing to store waits for a timer.
     pub(crate) hurry: bool,
@@ -135,6 +147,7 @@ impl Pipeline {
             acts: Acts::new(&recovered.paused, config),
             proven_owner: false,
             in_checkpoint: false,
+            line: Line::default(),
             draining: false,
             hurry: false,
         }
@@ -227,6 +240,32 @@ impl Pipeline {
         self.window.bytes += weight;
         self.window.messages.push_back(message);
         self.oldest_unmoved_us.get_or_insert(now.mono_us);
+    }
+
+    /// A poll that began at `mono_us` was answered in full, or (None) brought rows up to `wall_us`.
+    pub(crate) fn line_read(&mut self, mono_us: Option<u64>, wall_us: Option<i64>) {
+        let (mono_us, wall_us) = (mono_us.unwrap_or(0), wall_us.unwrap_or(i64::MIN));
+        self.line.next.get_or_insert((mono_us, wall_us, self.window.end()));
+        self.line_moves();
+    }
+
+    fn line_moves(&mut self) {
+        let Line { mono_us, wall_us, next } = &mut self.line;
+        if let Some((mono, wall, _)) = next.take_if(|(_, _, end)| *end <= self.log_end) {
+            *mono_us = mono.max(*mono_us);
+            *wall_us = wall.max(*wall_us);
+        }
+    }
+
+    /// Whether everything without a time of its own that had committed by a moment is moved. `mono_us`, `wall_us`: the
+    /// moment by both clocks.
+    pub(crate) const fn line_is_past(&self, mono_us: u64, wall_us: i64) -> bool {
+        self.line.mono_us >= mono_us || self.line.wall_us > wall_us
+    }
+
+    /// Whether a poll would bring it on.
+    pub(crate) const fn line_waits_for_poll(&self) -> bool {
+        self.line.next.is_none()
     }
 
     /// Up to where lanes may take messages.
@@ -386,6 +425,7 @@ impl Pipeline {
         self.proven_owner = true;
         self.number += 1;
         self.log_end = share.log_end;
+        self.line_moves();
         self.unmoved_bytes = self.unmoved_bytes.saturating_sub(share.bytes);
         self.oldest_unmoved_us = (self.window.end() > self.log_end).then_some(now.mono_us);
         for (lane, share) in self.lanes.iter_mut().zip(&share.lanes) {

@@ -98,6 +98,7 @@ enum Asking {
     Leases,
     Recover(outhaul_core::message::ShardId, outhaul_core::message::Epoch),
     Read(outhaul_core::intake::ReadToken),
+    Ahead,
     Resolve,
     Checkpoint,
     Confirm,
@@ -126,6 +127,7 @@ impl Asking {
             Self::Leases => Input::Leases(None),
             Self::Recover(shard, epoch) => Input::Recovered { shard, epoch, found: None },
             Self::Read(token) => Input::Rows { token, rows: None },
+            Self::Ahead => Input::Ahead(None),
             Self::Resolve => Input::Resolved(None),
             Self::Checkpoint => Input::Checkpointed(CheckpointAnswer::Unknown),
             Self::Confirm => Input::Confirmed(None),
@@ -444,6 +446,7 @@ impl Engine {
                 let (purpose, doing) = match kind {
                     ReadKind::Poll => (ReadPurpose::Poll, "poll"),
                     ReadKind::Rescan => (ReadPurpose::Rescan, "rescan"),
+                    ReadKind::Due => (ReadPurpose::Due, "due messages"),
                 };
                 let request = ReadRequest { purpose, shards, ranges, limit, max_bytes };
                 let call = async move { store.read(&request).await };
@@ -451,6 +454,10 @@ impl Engine {
                     token,
                     rows: read.map(|r| (r.rows, r.cut)),
                 });
+            }
+            Command::LookAhead { shards, ranges, limit } => {
+                let call = async move { store.look_ahead(&shards, &ranges, limit).await };
+                self.call(Asking::Ahead, "scheduled messages", call, Input::Ahead);
             }
             Command::Resolve { seen } => {
                 let call = async move { store.resolved(seen).await };

@@ -10,8 +10,6 @@ use outhaul_core::parked::{ParkedEntry, ParkedState};
 
 /// Open acts that one look brings at most; the others come when these are done.
 pub const OPEN_ACTS: u32 = 1_000;
-/// A scheduled message can be cancelled until so long before it is due, microseconds: a relay must not have read it.
-pub const CANCEL_MARGIN_US: i64 = 2_000_000;
 
 /// An act as it is ordered.
 #[derive(Clone, Debug)]

@@ -11,6 +11,7 @@ use outhaul_core::message::{Epoch, Message, Position, Row, Seq, ShardId};
 use outhaul_core::parked::ParkedEntry;
 use outhaul_core::receipt::ReceiptRow;
 use outhaul_core::runs::Run;
+use outhaul_core::schedule::Upcoming;
 use outhaul_core::trouble::Trouble;
 
 use crate::acts::{
@@ -47,6 +48,11 @@ pub enum ReadPurpose {
     Poll,
     /// A look at everything from the start of the table.
     Rescan,
+    /// Scheduled rows that are due. First those of the ranges that are due by the database's clock become ordinary rows, in
+    /// a transaction of its own: their `available_at` falls to `created_at` (to NULL where there is none). Rows that an open
+    /// transaction holds stay as they are, and are not waited for. Then the ordinary rows are read, so that it is safe to
+    /// repeat.
+    Due,
 }
 
 /// Which rows to read. ONE statement serves the whole request, so that all its rows come from one snapshot: a row that
@@ -69,8 +75,8 @@ pub struct ReadRequest {
 /// Rows that were read.
 #[derive(Clone, Debug, Default)]
 pub struct ReadRows {
-    /// Committed rows of the wanted shards and ranges, by rising `seq` over all shards. Those whose `available_at` lies in
-    /// the future are left out, and do not count against a limit.
+    /// Committed rows of the wanted shards and ranges, by rising `seq` over all shards. Scheduled ones, whose
+    /// `available_at` lies behind their `created_at`, are left out, due or not, and do not count against a limit.
     pub rows: Vec<Row>,
     /// Whether a limit cut the answer: there may be more above the last row.
     pub cut: bool,
@@ -223,8 +229,12 @@ pub struct ShardStatus {
     pub epoch: Epoch,
     /// Committed rows in the outbox table. Counted up to a limit of 100,000.
     pub hot_rows: u64,
-    /// Age of the oldest of them, milliseconds, database clock.
+    /// Age of the oldest of them that is not scheduled, milliseconds, database clock.
     pub oldest_hot_ms: Option<u64>,
+    /// How many of them are scheduled, due or not.
+    pub scheduled_rows: u64,
+    /// Until the first of those is due, milliseconds, database clock. Negative: it has been.
+    pub next_due_ms: Option<i64>,
     /// End of the log.
     pub log_end: Position,
     /// Lanes as of the newest checkpoint.
@@ -241,7 +251,12 @@ pub struct ShardStatus {
 #[derive(Clone, Debug)]
 pub enum Found {
     /// Still in the outbox table.
-    Hot(Box<Row>),
+    Hot {
+        /// The row.
+        row: Box<Row>,
+        /// When it is due, if it is scheduled, microseconds since 1970-01-01 UTC.
+        due_at_us: Option<i64>,
+    },
     /// In the log: the chunk that holds it, and the receipt rows that cover its position.
     Logged {
         /// The chunk. The caller unpacks it: its filter said "perhaps".
@@ -395,6 +410,13 @@ pub trait Store: Send + Sync + 'static {
     /// # Errors
     /// Any; nothing has changed.
     async fn read(&self, request: &ReadRequest) -> StoreResult<ReadRows>;
+
+    /// The scheduled rows of these shards and ranges that are due soonest, by due time and `seq`, and the database's
+    /// clock. There is no index for it: it costs as much as looking through the ranges.
+    ///
+    /// # Errors
+    /// Any; nothing has changed.
+    async fn look_ahead(&self, shards: &[ShardId], ranges: &[Run], limit: usize) -> StoreResult<Upcoming>;
 
     /// A number such that every `seq` at or below it is visible to statements that begin after this call has returned,
     /// or never will be: no open transaction holds one. May fall when the sequence has started again. `seen` is the
@@ -585,7 +607,8 @@ pub trait Store: Send + Sync + 'static {
     async fn count_parked(&self, query: &ParkedQuery) -> StoreResult<Vec<ParkedCount>>;
 
     /// Takes scheduled rows with this id out of the outbox table and records the act, in one transaction; its content is
-    /// kept with the act. Only rows that are not due within [`crate::CANCEL_MARGIN_US`]. Returns the acts.
+    /// kept with the act. Only rows that are not due by the database's clock; each is found by looking through the table
+    /// without a lock, and deleted by its place. Returns the acts.
     ///
     /// # Errors
     /// Nothing was cancelled, except `CommitUnknown`.

@@ -29,6 +29,9 @@ struct Report {
     topic: String,
     key: Option<String>,
     created_at: String,
+    /// Until when it waits in the outbox table: of a scheduled message alone.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    available_at: Option<String>,
     moved_at: Option<String>,
     shard: u16,
     position: Option<u64>,
@@ -97,7 +100,8 @@ async fn reports(store: &Arc<dyn Store>, a: &Audit, config: &Config) -> Result<V
     let mut reports = vec![];
     for place in locate(store, &a.id, a.around).await? {
         reports.push(match place {
-            Place::Hot(row) => Report {
+            Place::Hot { row, due_at_us } => Report {
+                available_at: due_at_us.map(format_us),
                 id: row.id,
                 topic: row.topic,
                 key: row.key,
@@ -116,6 +120,7 @@ async fn reports(store: &Arc<dyn Store>, a: &Audit, config: &Config) -> Result<V
                 topic: message.topic,
                 key: message.key,
                 created_at: format_us(message.created_at_us),
+                available_at: None,
                 moved_at: Some(format_us(moved_at_us)),
                 shard: message.shard.0,
                 position: Some(message.position.0),
@@ -128,6 +133,7 @@ async fn reports(store: &Arc<dyn Store>, a: &Audit, config: &Config) -> Result<V
                 topic: message.topic,
                 key: message.key,
                 created_at: format_us(message.created_at_us),
+                available_at: None,
                 moved_at: None,
                 shard: message.shard.0,
                 position: Some(message.position.0),
@@ -262,7 +268,8 @@ fn sentence(r: &Report) -> String {
     let key = r.key.as_ref().map(|k| format!(" with key {k}")).unwrap_or_default();
     let mut line = format!("{} of topic {}{key} was written on {}", r.id, r.topic, day(created));
     let Some(position) = r.position else {
-        line.push_str(&format!(", is in the outbox table (shard {}) and waits for the relay", r.shard));
+        line.push_str(&format!(", is in the outbox table (shard {}) and waits ", r.shard));
+        line.push_str(&r.available_at.as_ref().map_or_else(|| "for the relay".to_owned(), |at| format!("until {at}")));
         return line;
     };
     match moved {
@@ -351,6 +358,7 @@ mod tests {
             topic: "order-created".into(),
             key: Some("42".into()),
             created_at: String::new(),
+            available_at: None,
             moved_at: None,
             shard: 0,
             position: Some(17),

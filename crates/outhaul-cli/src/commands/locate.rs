@@ -11,7 +11,12 @@ use outhaul_store::{Found, Store, StoreError, StoreErrorKind, StoredChunk};
 #[derive(Debug)]
 pub enum Place {
     /// In the outbox table, not moved yet.
-    Hot(Box<Row>),
+    Hot {
+        /// The row.
+        row: Box<Row>,
+        /// When it is due, if it is scheduled, microseconds since 1970-01-01 UTC.
+        due_at_us: Option<i64>,
+    },
     /// In the log.
     Logged {
         /// The message; its set of destinations goes by the place in `destinations`.
@@ -106,7 +111,7 @@ async fn within(store: &Arc<dyn Store>, id: &str, window_us: Option<(i64, i64)>)
     let mut places = vec![];
     for found in store.find(id, window_us).await? {
         match found {
-            Found::Hot(row) => places.push(Place::Hot(row)),
+            Found::Hot { row, due_at_us } => places.push(Place::Hot { row, due_at_us }),
             // The filter of a chunk says "perhaps": only its content knows.
             Found::Logged { chunk } => places.extend(unpack(&chunk, id)?),
         }

@@ -60,6 +60,8 @@ struct ShardReport {
     epoch: u64,
     hot_rows: u64,
     oldest_hot_ms: Option<u64>,
+    scheduled_rows: u64,
+    next_due_ms: Option<i64>,
     log_end: u64,
     lanes: Vec<LaneReport>,
 }
@@ -195,6 +197,8 @@ async fn read(config: &Config, outbox: &Outbox, store: &Arc<dyn Store>) -> Resul
             epoch: s.epoch.0,
             hot_rows: s.hot_rows,
             oldest_hot_ms: s.oldest_hot_ms,
+            scheduled_rows: s.scheduled_rows,
+            next_due_ms: s.next_due_ms,
             log_end: s.log_end.0,
             lanes,
         });
@@ -370,6 +374,13 @@ fn table(report: &Report) -> Vec<String> {
             notes.extend(i.trouble.as_ref().map(note));
         }
         for s in &o.shards {
+            if s.scheduled_rows > 0 {
+                let next = s.next_due_ms.map_or_else(dash, |ms| match u64::try_from(ms) {
+                    Ok(ms) => format!("the next in {}", measure::span_text(ms)),
+                    Err(_) => format!("the next was due {} ago", measure::span_text(ms.unsigned_abs())),
+                });
+                notes.push(format!("{} shard {}: {} scheduled, {next}", o.name, s.shard, s.scheduled_rows));
+            }
             let hot = s
                 .oldest_hot_ms
                 .filter(|_| s.hot_rows > 0)
@@ -465,6 +476,8 @@ mod tests {
             epoch: Epoch(3),
             hot_rows: 2,
             oldest_hot_ms: Some(1_500),
+            scheduled_rows: 0,
+            next_due_ms: None,
             log_end: Position(10),
             lanes: ReceiptRow { lanes: vec![(behind, vec![]), (gone, vec![])], ..ReceiptRow::default() },
             oldest_unsent_ms: vec![("a".into(), 90_000)],
@@ -497,6 +510,8 @@ mod tests {
             epoch: 3,
             hot_rows: 2,
             oldest_hot_ms: Some(1_500),
+            scheduled_rows: 0,
+            next_due_ms: None,
             log_end: 10,
             lanes,
         }];

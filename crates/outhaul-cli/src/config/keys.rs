@@ -247,7 +247,7 @@ const OUTBOX: &[Key] = &[
         "columns.available_at",
         Text,
         Means("as the preset says"),
-        "Name of the `available_at` column. `none`: no delayed messages.",
+        "Name of the `available_at` column. `none`: no scheduled messages.",
     ),
 ];
 

@@ -39,6 +39,7 @@ impl Instance {
             self.commands.push_back(Command::Event(Event::LogWentBack { shard, from, to: found.log_end }));
         }
         self.intake.shard_gained();
+        self.schedule_gained();
         self.poll.next_at_us = now.mono_us;
         self.commands.push_back(Command::Event(Event::Running { shard, epoch, log_end: found.log_end }));
         self.tell(events);
@@ -69,6 +70,10 @@ impl Instance {
     // ---- reads -----------------------------------------------------------------------------------------------------
 
     pub(super) fn on_rows(&mut self, now: Now, token: ReadToken, rows: Option<(Vec<Row>, bool)>) {
+        if self.due_read == Some(token) {
+            self.on_due(now, token, rows);
+            return;
+        }
         let is_poll = self.poll_read.as_ref().is_some_and(|(t, _)| *t == token);
         let read = if is_poll { self.poll_read.take() } else { self.rescan_read.take_if(|(t, _)| *t == token) };
         let Some((_, shards)) = read else { return };
@@ -85,8 +90,12 @@ impl Instance {
         cadence.failures = 0;
         let covered = if cut { rows.last().map_or(Seq(0), |r| r.seq) } else { Seq(u64::MAX) };
         let mut taken = 0u32;
+        let newest_at_us = rows.last().map(|r| r.created_at_us);
         for row in rows {
-            taken += u32::from(self.take(row, token, now));
+            taken += u32::from(self.take(row, token, now, false));
+        }
+        if is_poll {
+            self.line_moves(&shards, token, newest_at_us.filter(|_| cut), cut);
         }
         let complete = is_poll && shards == self.readable_shards(false);
         self.intake.end(token, complete.then_some(covered));
@@ -117,12 +126,13 @@ impl Instance {
     }
 
     /// Takes one row into its pipeline. Returns whether it was new.
-    fn take(&mut self, row: Row, token: ReadToken, now: Now) -> bool {
+    pub(super) fn take(&mut self, row: Row, token: ReadToken, now: Now, was_scheduled: bool) -> bool {
         let Some(Owned { phase: Phase::Running(p), .. }) = self.shards.get_mut(&row.shard) else { return false };
         if p.draining || token <= p.reads_after || self.mode != Mode::Running {
             return false;
         }
-        let Taken::New { repeated_id } = self.intake.take(&row) else { return false };
+        let taken = if was_scheduled { self.intake.take_due(&row) } else { self.intake.take(&row) };
+        let Taken::New { repeated_id } = taken else { return false };
         let mut events = Vec::new();
         if repeated_id {
             events.push(Event::RepeatedId { id: row.id.clone(), seq: row.seq });
@@ -133,7 +143,7 @@ impl Instance {
     }
 
     /// Shards that are read; with `room`, only those that can take more.
-    fn readable_shards(&self, room: bool) -> Vec<ShardId> {
+    pub(super) fn readable_shards(&self, room: bool) -> Vec<ShardId> {
         self.pipelines().filter(|(_, p)| !p.draining && (!room || p.has_room(&self.config))).map(|(s, _)| s).collect()
     }
 
@@ -171,7 +181,7 @@ impl Instance {
         }
     }
 
-    fn read(
+    pub(super) fn read(
         &mut self,
         token: ReadToken,
         kind: ReadKind,
@@ -369,15 +379,16 @@ impl Instance {
     // ---- until empty -----------------------------------------------------------------------------------------------
 
     fn mark_until_empty(&mut self, token: ReadToken, complete: bool) {
-        if let UntilEmpty::Looking(Some(after)) = self.until_empty
+        if let UntilEmpty::Looking(Some((after, due_us))) = self.until_empty
             && complete
             && token > after
+            && self.schedule.is_clear(due_us)
         {
             self.until_empty = UntilEmpty::Below(self.pipelines().map(|(s, p)| (s, p.end())).collect());
         }
     }
 
-    fn drive_until_empty(&mut self) {
+    fn drive_until_empty(&mut self, now: Now) {
         match &self.until_empty {
             UntilEmpty::Off => {}
             UntilEmpty::Looking(_) if self.mode != Mode::Running => {}
@@ -394,7 +405,10 @@ impl Instance {
                         other || self.pipelines().any(|(s, p)| s == l.shard && !p.draining)
                     });
                 match (all_running, after) {
-                    (true, None) => self.until_empty = UntilEmpty::Looking(Some(self.intake.last_token())),
+                    (true, None) => {
+                        self.until_empty = UntilEmpty::Looking(Some((self.intake.last_token(), now.mono_us)));
+                        self.schedule.want_all();
+                    }
                     (false, Some(_)) => self.until_empty = UntilEmpty::Looking(None),
                     _ => {}
                 }
@@ -437,11 +451,12 @@ impl Instance {
                 }
             }
         }
-        self.drive_until_empty();
+        self.drive_until_empty(now);
         self.drive_recoveries(now);
         self.drive_destinations(now);
         self.drive_acts(now);
         self.drive_lanes(now);
+        self.drive_schedule(now);
         self.drive_reads(now);
         self.drive_checkpoint(now);
         self.drive_leases(now);
@@ -494,6 +509,10 @@ impl Instance {
         if self.mode == Mode::Running {
             times.extend(idle(&self.poll).filter(|_| !self.readable_shards(true).is_empty()));
             times.extend(idle(&self.rescan).filter(|_| !self.readable_shards(true).is_empty()));
+            if self.pipelines().any(|(_, p)| !p.draining) {
+                times.extend(self.schedule.look_due_us());
+                times.extend(self.schedule.deadline_us(now));
+            }
             times.extend(idle(&self.resolve).filter(|_| self.intake.wants_resolve()));
             times.extend(idle(&self.acts).filter(|_| self.pipelines().any(|(_, p)| !p.draining)));
             if self.pipelines().any(|(_, p)| !p.draining) {

@@ -13,6 +13,7 @@ use crate::message::{Epoch, Message, Position, Row, Seq, ShardId};
 use crate::parked::ParkedEntry;
 use crate::receipt::{AckLevel, Outcome, Reason, Receipt, ReceiptRow};
 use crate::runs::Run;
+use crate::schedule::Upcoming;
 use crate::trouble::Trouble;
 
 /// What an owner needs to go on where the last one stopped.
@@ -57,6 +58,8 @@ pub enum Input {
         /// The rows by rising `seq`, and whether a limit cut the answer.
         rows: Option<(Vec<Row>, bool)>,
     },
+    /// Answer to [`Command::LookAhead`]. None: it failed.
+    Ahead(Option<Upcoming>),
     /// Answer to [`Command::Resolve`]. None: it failed.
     Resolved(Option<Seq>),
     /// Answer to [`Command::Checkpoint`].
@@ -200,10 +203,13 @@ pub enum ReadKind {
     Poll,
     /// The whole table.
     Rescan,
+    /// Scheduled rows that are due, by their exact `seq`: those that are by the database's clock, and are held by nobody,
+    /// become ordinary rows before they are read.
+    Due,
 }
 
 /// What has to be done. Every command but [`Command::Event`] and [`Command::Stopped`] is answered by one input; at most
-/// one lease round, poll, rescan, resolve and checkpoint are under way at a time, and one recovery a shard.
+/// one lease round, read of each kind, look ahead, resolve and checkpoint are under way at a time, and one recovery a shard.
 #[derive(Debug)]
 pub enum Command {
     /// Heartbeat, renew, release, acquire, and show the result.
@@ -242,6 +248,15 @@ pub enum Command {
         limit: u32,
         /// Most payload bytes.
         max_bytes: usize,
+    },
+    /// Look for the scheduled rows that are due soonest. At most one look is under way.
+    LookAhead {
+        /// Shards.
+        shards: Vec<ShardId>,
+        /// Ranges of `seq`.
+        ranges: Vec<Run>,
+        /// Most rows.
+        limit: usize,
     },
     /// Ask what is resolved.
     Resolve {

@@ -113,6 +113,7 @@ impl Instance {
     /// Gives up a shard with all that was held of it.
     pub(super) fn forget(&mut self, shard: ShardId) {
         self.refusals.forget(shard);
+        self.schedule.forget(shard);
         if let Some(Owned { phase: Phase::Running(p), .. }) = self.shards.remove(&shard) {
             self.intake.forget(p.unmoved_seqs());
         }

@@ -26,6 +26,7 @@ mod event;
 mod exchange;
 mod leases;
 mod refusals;
+mod schedule;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -43,6 +44,7 @@ use crate::lane::LaneView;
 use crate::lease::LeaseReport;
 use crate::message::{Epoch, Position, ShardId};
 use crate::pipeline::{Pipeline, PipelineShare};
+use crate::schedule::Schedule;
 
 /// A shard that is owned.
 #[derive(Debug)]
@@ -103,8 +105,8 @@ enum Mode {
 enum UntilEmpty {
     #[default]
     Off,
-    /// Waits for a complete poll of all shards that began after this read.
-    Looking(Option<ReadToken>),
+    /// Waits for a complete poll of all shards that began after this read, and for all that was due at that moment.
+    Looking(Option<(ReadToken, u64)>),
     /// All that was committed lies below these positions.
     Below(BTreeMap<ShardId, Position>),
 }
@@ -137,6 +139,8 @@ pub struct Instance {
     newest_row_at_us: u64,
     rescan: Cadence,
     rescan_read: Option<(ReadToken, Vec<ShardId>)>,
+    schedule: Schedule,
+    due_read: Option<ReadToken>,
     resolve: Cadence,
     acts: Cadence,
     checkpoint: Option<InCheckpoint>,
@@ -193,6 +197,8 @@ impl Instance {
             poll_read: None,
             rescan: Cadence::default(),
             rescan_read: None,
+            schedule: Schedule::default(),
+            due_read: None,
             resolve: Cadence::default(),
             acts: Cadence::default(),
             checkpoint: None,
@@ -254,6 +260,7 @@ impl Instance {
             Input::Leases(report) => self.on_leases(now, report),
             Input::Recovered { shard, epoch, found } => self.on_recovered(now, shard, epoch, found),
             Input::Rows { token, rows } => self.on_rows(now, token, rows),
+            Input::Ahead(found) => self.on_ahead(now, found),
             Input::Resolved(seq) => self.on_resolved(now, seq),
             Input::Checkpointed(answer) => self.on_checkpointed(now, answer),
             Input::Confirmed(answer) => self.on_confirmed(now, answer),

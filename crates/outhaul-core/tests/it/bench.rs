@@ -15,6 +15,7 @@ use outhaul_core::message::{Epoch, Message, Position, Row, Seq, ShardId};
 use outhaul_core::parked::{ParkedEntry, ParkedWrite};
 use outhaul_core::receipt::{AckLevel, LaneReceipt, Outcome, Reason, Receipt};
 use outhaul_core::route::{Route, Routes};
+use outhaul_core::schedule::Upcoming;
 
 pub const SHARD: ShardId = ShardId(0);
 pub const LANE: DestinationIndex = DestinationIndex(0);
@@ -344,6 +345,7 @@ impl Bench {
                 let messages = moved.filter(|m| m.position >= from).take(self.log_read).cloned().collect();
                 Input::Log { shard, epoch, destination, messages: Some(messages) }
             }
+            Command::LookAhead { .. } => Input::Ahead(Some(Upcoming::default())),
             Command::Resolve { .. } => Input::Resolved(self.table.iter().map(|r| r.seq).max()),
             Command::Checkpoint(_) if self.checkpoints_fail => Input::Checkpointed(CheckpointAnswer::NotWritten),
             Command::Checkpoint(checkpoint) => {

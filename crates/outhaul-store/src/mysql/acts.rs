@@ -14,8 +14,8 @@ use super::refusal::Failure;
 use super::statement::Statement;
 use super::values::{bytes_opt, hex, number, number_opt, quoted, text, text_opt};
 use crate::acts::{
-    ACT_COLUMNS, ACTOR_CHARS, ActRecord, ActsWanted, CANCEL_MARGIN_US, CancelRequest, ListedParked, NOTE_CHARS, NewAct,
-    OPEN_ACTS, ParkedCount, ParkedQuery, PauseStatus, RawAct, ReplayProgress, WHY_CHARS, check_order, cut, edited_of,
+    ACT_COLUMNS, ACTOR_CHARS, ActRecord, ActsWanted, CancelRequest, ListedParked, NOTE_CHARS, NewAct, OPEN_ACTS,
+    ParkedCount, ParkedQuery, PauseStatus, RawAct, ReplayProgress, WHY_CHARS, check_order, cut, edited_of,
 };
 use crate::error::{StoreError, StoreErrorKind};
 use crate::options::StoreOptions;
@@ -346,15 +346,19 @@ impl MySqlStore {
     /// Rows are deleted one by one, by their place: a DELETE that searches would wait for open ones.
     pub(super) async fn cancel_rows(&self, request: &CancelRequest) -> StoreResult<Vec<ActNumber>> {
         let layout = self.layout(&self.other).await?;
-        let Some(at) = &layout.available_at else { return Ok(Vec::new()) };
+        let (Some(at), Some(scheduled)) = (&layout.available_at, layout.scheduled()) else { return Ok(Vec::new()) };
         let mut numbers = Vec::new();
         for found in self.find_hot(&request.id).await? {
-            let Found::Hot(row) = found else { continue };
+            let Found::Hot { row, .. } = found else { continue };
             let shard = row.shard;
             let of_shard = layout.shard.as_ref().map_or_else(String::new, |s| format!("{s} = {shard} AND "));
             let delete = Statement::new(format!(
-                "DELETE FROM {} WHERE {of_shard}{} = {} AND {at} > UTC_TIMESTAMP(6) + INTERVAL {CANCEL_MARGIN_US} MICROSECOND",
-                layout.table, layout.seq, row.seq
+                "DELETE FROM {} WHERE {of_shard}{} = {} AND {} = {} AND {scheduled} AND {at} > UTC_TIMESTAMP(6)",
+                layout.table,
+                layout.seq,
+                row.seq,
+                layout.id.bytes(""),
+                hex(row.id.as_bytes()),
             ));
             let message = Message::from_row(*row, Position(0), DestinationSet::EMPTY);
             let mut held = self.other.take(&self.dialer).await?;

@@ -195,10 +195,11 @@ impl MySqlStore {
     pub(super) async fn find_hot(&self, id: &str) -> StoreResult<Vec<Found>> {
         let layout = self.layout(&self.other).await?;
         let sql = format!(
-            "SELECT {shard}, {seq} FROM {table} WHERE {bytes} = {id} ORDER BY {seq} LIMIT {HOT_MAX}",
+            "SELECT {shard}, {seq}, {due} FROM {table} WHERE {bytes} = {id} ORDER BY {seq} LIMIT {HOT_MAX}",
             shard = layout.shard.as_deref().unwrap_or("0"),
             seq = layout.seq,
             table = layout.table,
+            due = layout.due_if_scheduled(),
             bytes = layout.id.bytes(""),
             id = hex(id.as_bytes()),
         );
@@ -212,8 +213,9 @@ impl MySqlStore {
                 limit: 1,
                 max_bytes: usize::MAX,
             };
+            let due_at_us = micros_opt(&row, 2)?;
             let rows = self.read_on(&self.other, &request, true).await?.rows;
-            found.extend(rows.into_iter().map(|row| Found::Hot(Box::new(row))));
+            found.extend(rows.into_iter().map(|row| Found::Hot { row: Box::new(row), due_at_us }));
         }
         Ok(found)
     }
@@ -271,6 +273,8 @@ impl MySqlStore {
 
     async fn count_hot(&self, layout: &Layout, statuses: &mut [(ShardStatus, i64)]) -> StoreResult<()> {
         let created = layout.created_at.as_deref().unwrap_or(NOW);
+        let scheduled = layout.scheduled();
+        let (is_scheduled, due) = (scheduled.as_deref().unwrap_or("0"), layout.due_if_scheduled());
         let statements: Vec<Statement> = statuses
             .iter()
             .flat_map(|(status, _)| {
@@ -278,8 +282,10 @@ impl MySqlStore {
                     layout.shard.as_ref().map_or_else(|| "1 = 1".into(), |name| format!("{name} = {}", status.shard));
                 let table = &layout.table;
                 [
-                    format!("SELECT COUNT(*) FROM (SELECT 1 FROM {table} WHERE {which} LIMIT {COUNTED_ROWS}) counted"),
-                    format!("SELECT {created} FROM {table} WHERE {which} ORDER BY {} LIMIT 1", layout.seq),
+                    format!(
+                        "SELECT COUNT(*), COUNT(due), MIN(due) FROM (SELECT {due} AS due FROM {table} WHERE {which} LIMIT {COUNTED_ROWS}) counted"
+                    ),
+                    format!("SELECT {created} FROM {table} WHERE {which} AND NOT {is_scheduled} ORDER BY {} LIMIT 1", layout.seq),
                 ]
             })
             .map(Statement::new)
@@ -290,6 +296,10 @@ impl MySqlStore {
         for (status, now_us) in statuses {
             let (count, oldest) = (answers.next().unwrap_or_default(), answers.next().unwrap_or_default());
             status.hot_rows = count.rows.first().map_or(Ok(0), |row| number(row, 0))?;
+            if let Some(row) = count.rows.first() {
+                status.scheduled_rows = number(row, 1)?;
+                status.next_due_ms = micros_opt(row, 2)?.map(|at_us| at_us.saturating_sub(*now_us) / 1_000);
+            }
             let at_us = oldest.rows.first().map(|row| micros_opt(row, 0)).transpose()?;
             status.oldest_hot_ms = at_us.map(|at_us| age_ms(*now_us, at_us.unwrap_or(*now_us)));
         }
@@ -337,6 +347,8 @@ fn shard_status(row: &mut Row) -> StoreResult<ShardStatus> {
         epoch: Epoch(number(row, 2)?),
         hot_rows: 0,
         oldest_hot_ms: None,
+        scheduled_rows: 0,
+        next_due_ms: None,
         log_end: Position(number_opt(row, 4)?.and_then(|n| u64::try_from(n).ok()).unwrap_or(0)),
         lanes,
         oldest_unsent_ms: Vec::new(),

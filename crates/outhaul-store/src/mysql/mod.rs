@@ -1,7 +1,7 @@
 //! MariaDB 10.6 and later, MySQL 8.0.13 and later: one code. What differs is asked of the server when a connection is
 //! made, and named in `server`.
 //!
-//! Six connections, each opened when it is needed first: poll, rescan, checkpoint, lease, log, and everything else. A
+//! Seven connections, each opened when it is needed first: poll, rescan, checkpoint, lease, log, scheduled rows, and everything else. A
 //! session is READ COMMITTED, in UTC, with limits of its own, whatever the server's defaults are; reads are autocommit
 //! statements, and nothing of a call is left in the session behind it. See `link`.
 
@@ -35,6 +35,8 @@ use outhaul_core::lease::LeaseReport;
 use outhaul_core::message::{Position, Seq, ShardId};
 use outhaul_core::parked::ParkedEntry;
 use outhaul_core::receipt::ReceiptRow;
+use outhaul_core::runs::Run;
+use outhaul_core::schedule::Upcoming;
 
 use self::catalogue::Layout;
 pub use self::inbox::MySqlInbox;
@@ -60,6 +62,7 @@ pub struct MySqlStore {
     checkpoint: Slot,
     lease: Slot,
     log: Slot,
+    schedule: Slot,
     other: Slot,
     layout: Mutex<Option<Arc<Layout>>>,
     marks: Mutex<Marks>,
@@ -83,6 +86,7 @@ impl MySqlStore {
             checkpoint: Slot::new(),
             lease: Slot::new(),
             log: Slot::new(),
+            schedule: Slot::new(),
             other: Slot::new(),
             layout: Mutex::default(),
             marks: Mutex::default(),
@@ -114,6 +118,11 @@ impl Store for MySqlStore {
 
     async fn read(&self, request: &ReadRequest) -> StoreResult<ReadRows> {
         self.checked(self.read_rows(request).await).map_err(|e| e.while_doing("reading the outbox"))
+    }
+
+    async fn look_ahead(&self, shards: &[ShardId], ranges: &[Run], limit: usize) -> StoreResult<Upcoming> {
+        self.checked(self.upcoming(shards, ranges, limit).await)
+            .map_err(|e| e.while_doing("looking for scheduled rows"))
     }
 
     /// Rests on what READ UNCOMMITTED shows of open transactions, and on a number's row being in the table three
@@ -251,7 +260,7 @@ impl Store for MySqlStore {
 
     async fn close(&self) {
         self.dialer.close();
-        for slot in [&self.poll, &self.rescan, &self.checkpoint, &self.lease, &self.log, &self.other] {
+        for slot in [&self.poll, &self.rescan, &self.checkpoint, &self.lease, &self.log, &self.schedule, &self.other] {
             slot.clear().await;
         }
     }

@@ -8,15 +8,16 @@ use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 
 use mysql_async::Row as Columns;
-use outhaul_core::message::ShardId;
+use outhaul_core::message::{Seq, ShardId};
 use outhaul_core::runs::Run;
+use outhaul_core::schedule::{Scheduled, Upcoming};
 
 use super::MySqlStore;
 use super::catalogue::Layout;
 use super::link::{Link, Slot};
 use super::refusal::Failure;
 use super::statement::Statement;
-use super::values::{NOW, bytes_opt, micros_opt, number, number_opt};
+use super::values::{NOW, bytes_opt, micros_opt, number};
 use crate::row::{ByteBudget, HEADERS_MAX_BYTES, RawRow, RowLimits};
 use crate::store::{ReadPurpose, ReadRequest, ReadRows, StoreResult};
 
@@ -38,8 +39,6 @@ struct Sizes {
 /// A row of a page.
 struct Found {
     raw: RawRow,
-    /// Its `available_at` lies in the future.
-    later: bool,
     /// Its payload and headers are in it, as far as they are fetched at all.
     whole: bool,
 }
@@ -71,23 +70,67 @@ fn asked(wanted: &[Run]) -> Asked {
 }
 
 impl Layout {
-    fn page(&self, asked: &Asked, shards: &[ShardId], sizes: Sizes, only_due: bool, limit: u64) -> String {
+    /// Whether a row is scheduled: 1 or 0. None: rows cannot be.
+    pub(super) fn scheduled(&self) -> Option<String> {
+        let at = self.available_at.as_ref()?;
+        Some(match &self.created_at {
+            Some(created) => format!("({at} IS NOT NULL AND ({created} IS NULL OR {at} > {created}))"),
+            None => format!("({at} IS NOT NULL)"),
+        })
+    }
+
+    /// When a row is due, if it is scheduled; NULL otherwise.
+    pub(super) fn due_if_scheduled(&self) -> String {
+        match (&self.available_at, self.scheduled()) {
+            (Some(at), Some(scheduled)) => format!("IF({scheduled}, {at}, NULL)"),
+            _ => "CAST(NULL AS DATETIME(6))".into(),
+        }
+    }
+
+    /// Makes ordinary rows of scheduled ones that are locked.
+    fn make_ordinary(&self, seqs: &[String], shards: &[ShardId]) -> Option<String> {
+        let at = self.available_at.as_ref()?;
+        // A column may say of itself that every UPDATE changes it.
+        let set = self.created_at.as_ref().map_or_else(|| format!("{at} = NULL"), |c| format!("{at} = {c}, {c} = {c}"));
+        let of_shards = self.of_shards(shards);
+        Some(format!("UPDATE {} SET {set} WHERE {of_shards}{} IN ({})", self.table, self.seq, seqs.join(", ")))
+    }
+
+    fn of_shards(&self, shards: &[ShardId]) -> String {
+        let Some(shard) = &self.shard else { return String::new() };
+        let shards: Vec<String> = shards.iter().map(ToString::to_string).collect();
+        format!("{shard} IN ({}) AND ", shards.join(", "))
+    }
+
+    /// The scheduled rows that are due soonest.
+    fn ahead(&self, ranges: &[Run], shards: &[ShardId], limit: usize) -> Option<String> {
+        let (at, scheduled) = (self.available_at.as_ref()?, self.scheduled()?);
+        // Everything is looked through as it lies, a part of it by its numbers.
+        let hint = if ranges.first().is_some_and(|r| r.first > 0) { self.by_seq() } else { String::new() };
+        Some(format!(
+            "SELECT {shard}, {seq}, {at}, {NOW} FROM {table}{hint} WHERE {which} AND {scheduled} ORDER BY {at}, {seq} LIMIT {limit}",
+            shard = self.shard.as_deref().unwrap_or("0"),
+            seq = self.seq,
+            table = self.table,
+            which = self.which(ranges, shards),
+        ))
+    }
+
+    fn page(&self, asked: &Asked, shards: &[ShardId], sizes: Sizes, all: bool, limit: u64) -> String {
         let column = |name: &Option<String>| name.clone().unwrap_or_else(|| "NULL".into());
         let (payload, headers) = (&self.payload, column(&self.headers));
-        let later = self.available_at.as_ref().map(|at| format!("COALESCE({at} > {NOW}, 0)"));
-        let due = if only_due { later.as_ref().map(|later| format!(" AND {later} = 0")) } else { None };
+        let ordinary = self.scheduled().filter(|_| !all).map(|scheduled| format!(" AND NOT {scheduled}"));
         let is_small = format!("COALESCE(LENGTH({headers}), 0) + COALESCE(LENGTH({payload}), 0) <= {}", sizes.inline);
         format!(
             "SELECT {seq}, {shard}, {id}, {topic}, {key}, IF({is_small}, {headers}, NULL), \
-             COALESCE(LENGTH({headers}), 0), IF({is_small}, {payload}, NULL), COALESCE(LENGTH({payload}), 0), {created}, {later} FROM {table}{hint} WHERE {which}{due} ORDER BY {seq} LIMIT {limit}",
+             COALESCE(LENGTH({headers}), 0), IF({is_small}, {payload}, NULL), COALESCE(LENGTH({payload}), 0), {created} FROM {table}{hint} WHERE {which}{ordinary} ORDER BY {seq} LIMIT {limit}",
             seq = self.seq,
             shard = self.shard.as_deref().unwrap_or("0"),
             id = self.id.name,
             topic = self.topic,
             key = column(&self.key),
             created = self.created_at.as_ref().map_or_else(|| NOW.into(), |c| format!("COALESCE({c}, {NOW})")),
-            later = later.as_deref().unwrap_or("0"),
-            due = due.unwrap_or_default(),
+            ordinary = ordinary.unwrap_or_default(),
             table = self.table,
             hint = self.by_seq(),
             which = self.which(&asked.ranges, shards),
@@ -137,8 +180,13 @@ impl Layout {
 
 impl MySqlStore {
     pub(super) async fn read_rows(&self, request: &ReadRequest) -> StoreResult<ReadRows> {
-        if request.purpose == ReadPurpose::Rescan {
-            return self.read_on(&self.rescan, request, false).await;
+        match request.purpose {
+            ReadPurpose::Poll => {}
+            ReadPurpose::Rescan => return self.read_on(&self.rescan, request, false).await,
+            ReadPurpose::Due => {
+                self.make_ordinary(request).await?;
+                return self.read_on(&self.schedule, request, false).await;
+            }
         }
         if let [range] = request.ranges.as_slice()
             && self.idle.load(Ordering::Relaxed)
@@ -152,6 +200,53 @@ impl MySqlStore {
         answer
     }
 
+    /// Rows are locked as they are found, but for those that somebody else holds, and judged by what is committed then.
+    async fn make_ordinary(&self, request: &ReadRequest) -> StoreResult<()> {
+        let layout = self.layout(&self.schedule).await?;
+        let (Some(at), Some(scheduled)) = (&layout.available_at, layout.scheduled()) else { return Ok(()) };
+        let find = format!(
+            "SELECT {seq} FROM {table}{hint} WHERE {which} AND {scheduled} AND {at} <= {NOW} FOR UPDATE SKIP LOCKED",
+            seq = layout.seq,
+            table = layout.table,
+            hint = layout.by_seq(),
+            which = layout.which(&request.ranges, &request.shards),
+        );
+        let mut held = self.schedule.take(&self.dialer).await?;
+        let result = async {
+            let link = &mut held.link;
+            let answers = link.run_inside(&[Statement::new("START TRANSACTION"), Statement::new(find)]).await?;
+            let due = answers.last().map_or(&[][..], |a| &a.rows);
+            let seqs: Vec<String> =
+                due.iter().map(|row| number::<u64>(row, 0).map(|n| n.to_string())).collect::<StoreResult<_>>()?;
+            match layout.make_ordinary(&seqs, &request.shards).filter(|_| !seqs.is_empty()) {
+                None => link.rollback().await,
+                Some(update) => {
+                    link.run_inside(&[Statement::new(update)]).await?;
+                    link.commit().await
+                }
+            }
+        }
+        .await;
+        held.give_back(result)
+    }
+
+    pub(super) async fn upcoming(&self, shards: &[ShardId], ranges: &[Run], limit: usize) -> StoreResult<Upcoming> {
+        let layout = self.layout(&self.schedule).await?;
+        if shards.is_empty() || (layout.shard.is_none() && !shards.contains(&ShardId(0))) {
+            return Ok(Upcoming::default());
+        }
+        let Some(sql) = layout.ahead(&asked(ranges).ranges, shards, limit) else { return Ok(Upcoming::default()) };
+        let mut upcoming = Upcoming::default();
+        let found = self.select(&self.schedule, sql).await?;
+        upcoming.cut = found.len() >= limit;
+        for row in &found {
+            upcoming.now_us = micros_opt(row, 3)?.unwrap_or_default();
+            let Some(due_at_us) = micros_opt(row, 2)? else { continue };
+            upcoming.rows.push(Scheduled { shard: ShardId(number(row, 0)?), seq: Seq(number(row, 1)?), due_at_us });
+        }
+        Ok(upcoming)
+    }
+
     /// A small part of the cost of a read, on both sides: what an idle relay asks. Rows that are not due count.
     async fn is_anything_there(&self, range: Run, shards: &[ShardId]) -> StoreResult<bool> {
         let layout = self.layout(&self.poll).await?;
@@ -161,7 +256,7 @@ impl MySqlStore {
         Ok(!held.give_back(answer)?.is_empty())
     }
 
-    /// `all`: rows that are not due too.
+    /// `all`: scheduled rows too.
     pub(super) async fn read_on(&self, slot: &Slot, request: &ReadRequest, all: bool) -> StoreResult<ReadRows> {
         let layout = self.layout(slot).await?;
         if request.shards.is_empty() || (layout.shard.is_none() && !request.shards.contains(&ShardId(0))) {
@@ -191,15 +286,11 @@ impl MySqlStore {
             Sizes { row: row_limits, inline: inline.min(row_limits.message_bytes).min(row_limits.headers_bytes) };
         let asked = asked(&request.ranges);
         let rows_max = limit.saturating_add(asked.extra);
-        let mut found = page(link, layout.page(&asked, &request.shards, sizes, false, rows_max), sizes).await?;
-        if !all && found.len() as u64 >= rows_max && found.iter().any(|f| f.later) {
-            // Rows of the future would take the place of others.
-            found = page(link, layout.page(&asked, &request.shards, sizes, true, rows_max), sizes).await?;
-        }
+        let found = page(link, layout.page(&asked, &request.shards, sizes, all, rows_max), sizes).await?;
         let mut cut = found.len() as u64 >= rows_max;
         let mut budget = ByteBudget::new(request.max_bytes);
         let mut rows = Vec::with_capacity(found.len().min(limit as usize));
-        for f in found.into_iter().filter(|f| (all || !f.later) && wanted(&request.ranges, f.raw.seq)) {
+        for f in found.into_iter().filter(|f| wanted(&request.ranges, f.raw.seq)) {
             let fetched = row_limits.fetched(f.raw.payload_bytes, f.raw.headers_bytes);
             if rows.len() as u64 >= limit || !budget.takes(fetched) {
                 cut = true;
@@ -262,7 +353,6 @@ fn found(mut row: Columns, sizes: Sizes) -> StoreResult<Found> {
     };
     Ok(Found {
         raw,
-        later: number_opt(&row, 10)? == Some(1),
         whole: headers_bytes.saturating_add(payload_bytes) <= sizes.inline
             || sizes.row.fetched(payload_bytes, headers_bytes) == 0,
     })

@@ -29,7 +29,7 @@ use crate::store::StoreResult;
 /// How long a number has to have been given before its row counts as arrived.
 const SETTLING: Duration = Duration::from_secs(3);
 /// Numbers looked at in one call. What lies above is decided later.
-const SEQS_MAX: usize = 10_000;
+const SEQS_MAX: usize = 100_000;
 /// Marks kept in wait are this far apart.
 const MARKS_APART: Duration = Duration::from_millis(50);
 

@@ -259,7 +259,7 @@ fn grants(options: &StoreOptions) -> String {
 -- The application's user needs this and nothing else:
 --   GRANT INSERT ON {outbox} TO application;
 -- The relay's user:
---   GRANT SELECT, INSERT, DELETE ON {outbox} TO relay;
+--   GRANT SELECT, INSERT, UPDATE, DELETE ON {outbox} TO relay;
 --   GRANT SELECT, INSERT, DELETE ON {log} TO relay;
 --   GRANT SELECT, INSERT, DELETE ON {receipt} TO relay;
 --   GRANT SELECT, INSERT, UPDATE, DELETE ON {parked} TO relay;

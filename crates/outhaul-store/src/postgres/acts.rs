@@ -16,8 +16,8 @@ use super::link::{GUARD, Statement, get};
 use super::parked::{ENTRY, entry};
 use super::values::{clean, quoted, signed, small, unsigned};
 use crate::acts::{
-    ACT_COLUMNS, ACTOR_CHARS, ActRecord, ActsWanted, CANCEL_MARGIN_US, CancelRequest, ListedParked, NOTE_CHARS, NewAct,
-    OPEN_ACTS, ParkedCount, ParkedQuery, PauseStatus, RawAct, ReplayProgress, WHY_CHARS, check_order, cut, edited_of,
+    ACT_COLUMNS, ACTOR_CHARS, ActRecord, ActsWanted, CancelRequest, ListedParked, NOTE_CHARS, NewAct, OPEN_ACTS,
+    ParkedCount, ParkedQuery, PauseStatus, RawAct, ReplayProgress, WHY_CHARS, check_order, cut, edited_of,
 };
 use crate::error::{StoreError, StoreErrorKind};
 use crate::options::StoreOptions;
@@ -484,12 +484,11 @@ impl PostgresStore {
 
     pub(super) async fn cancel_rows(&self, request: &CancelRequest) -> StoreResult<Vec<ActNumber>> {
         let layout = self.layout(&self.other).await?;
-        let Some(at) = &layout.available_at else { return Ok(Vec::new()) };
-        let at = if at.zoned { at.name.clone() } else { format!("({} AT TIME ZONE 'UTC')", at.name) };
-        let of_shard = layout.shard.as_ref().map_or("$2::smallint = 0".to_owned(), |s| format!("{s} = $2"));
+        let (Some(at), Some(scheduled)) = (layout.available(), layout.scheduled()) else { return Ok(Vec::new()) };
+        let of_shard = layout.shard.as_ref().map_or("$2::smallint = 0".to_owned(), |s| format!("o.{s} = $2"));
         let sql = format!(
-            "WITH gone AS (DELETE FROM {outbox} WHERE {of_shard} AND {seq} = $1 \
-                 AND {at} > clock_timestamp() + {CANCEL_MARGIN_US} * interval '1 microsecond' RETURNING 1), \
+            "WITH gone AS (DELETE FROM {outbox} o WHERE {of_shard} AND o.{seq} = $1 AND o.{id}::text = $5 \
+                 AND {scheduled} AND {at} > clock_timestamp() RETURNING 1), \
                counted AS (INSERT INTO {meta} AS m (name, value) SELECT 'acts', '1' FROM gone \
                  ON CONFLICT (name) DO UPDATE SET value = (m.value::bigint + 1)::text RETURNING value::bigint AS n) \
              INSERT INTO {act} (act_number, shard, created_at, actor, why, verb, message_id, selector, state, messages_changed, \
@@ -497,6 +496,7 @@ impl PostgresStore {
              RETURNING act_number",
             outbox = layout.table,
             seq = layout.seq,
+            id = layout.id,
             meta = quoted(&self.options.table("outbox_meta")),
             act = self.act_table(),
             verb = Verb::Cancel.as_str(),
@@ -504,7 +504,7 @@ impl PostgresStore {
         );
         let mut numbers = Vec::new();
         for found in self.find_hot(&request.id).await? {
-            let Found::Hot(row) = found else { continue };
+            let Found::Hot { row, .. } = found else { continue };
             let (seq, shard) = (signed(row.seq.0), small(row.shard));
             let (actor, why) = (clean(cut(&request.actor, ACTOR_CHARS)), clean(cut(&request.why, WHY_CHARS)));
             let id = clean(&request.id);

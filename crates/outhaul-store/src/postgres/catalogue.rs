@@ -23,6 +23,13 @@ pub(super) struct TimeColumn {
     pub(super) zoned: bool,
 }
 
+impl TimeColumn {
+    /// The column of `o` with its time zone.
+    pub(super) fn of_o(&self) -> String {
+        if self.zoned { format!("o.{}", self.name) } else { format!("(o.{} AT TIME ZONE 'UTC')", self.name) }
+    }
+}
+
 /// The sequence that gives `seq`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Sequence {

@@ -174,16 +174,18 @@ impl PostgresStore {
         let layout = self.layout(&self.other).await?;
         let shard = layout.shard.as_ref().map_or("0::smallint".to_owned(), |s| format!("{s}::smallint"));
         let sql = format!(
-            "SELECT {shard}, {seq}::bigint FROM {table} WHERE {id}::text = $1 ORDER BY {seq} LIMIT 100",
+            "SELECT {shard}, {seq}::bigint, {due} FROM {table} o WHERE {id}::text = $1 ORDER BY {seq} LIMIT 100",
             seq = layout.seq,
+            due = layout.due_if_scheduled(),
             table = layout.table,
             id = layout.id
         );
         let rows = self.select(&self.other, Statement::new(&sql).with(&id, Type::TEXT)).await?;
         let mut found = Vec::with_capacity(rows.len());
         for row in &rows {
+            let due_at_us = get::<Option<Micros>>(row, 2)?.map(|at| at.0);
             let row = self.row_at(&self.other, &layout, get(row, 0)?, get(row, 1)?).await?;
-            found.extend(row.map(|row| Found::Hot(Box::new(row))));
+            found.extend(row.map(|row| Found::Hot { row: Box::new(row), due_at_us }));
         }
         Ok(found)
     }
@@ -197,11 +199,14 @@ impl PostgresStore {
         });
         let shards = format!(
             "SELECT l.shard, CASE WHEN l.expires_at > clock_timestamp() THEN l.owner END, l.epoch, \
-               (SELECT count(*) FROM (SELECT FROM {table} o WHERE {of_shard} LIMIT {COUNTED_ROWS}) counted), \
-               (SELECT {oldest} FROM {table} o WHERE {of_shard} ORDER BY o.{seq} LIMIT 1), \
-               r.number, r.log_end, r.lanes, clock_timestamp() \
-             FROM {lease} l LEFT JOIN LATERAL (SELECT number, log_end, lanes FROM {receipt} WHERE shard = l.shard \
+               hot.counted, \
+               (SELECT {oldest} FROM {table} o WHERE {of_shard} AND NOT {scheduled} ORDER BY o.{seq} LIMIT 1), \
+               r.number, r.log_end, r.lanes, clock_timestamp(), hot.scheduled, hot.due \
+             FROM {lease} l CROSS JOIN LATERAL (SELECT count(*) AS counted, count(due) AS scheduled, min(due) AS due \
+               FROM (SELECT {due} AS due FROM {table} o WHERE {of_shard} LIMIT {COUNTED_ROWS}) counted) hot LEFT JOIN LATERAL (SELECT number, log_end, lanes FROM {receipt} WHERE shard = l.shard \
                ORDER BY number DESC LIMIT 1) r ON true WHERE l.shard >= 0 ORDER BY l.shard",
+            scheduled = layout.scheduled().unwrap_or_else(|| "false".to_owned()),
+            due = layout.due_if_scheduled(),
             table = layout.table,
             seq = layout.seq,
             lease = t("outbox_lease"),
@@ -280,6 +285,8 @@ fn shard_status(row: &Row) -> StoreResult<(ShardStatus, i64)> {
         epoch: Epoch(unsigned(get(row, 2)?)),
         hot_rows: unsigned(get(row, 3)?),
         oldest_hot_ms: get::<Option<Micros>>(row, 4)?.map(|at| age_ms(now, at.0)),
+        scheduled_rows: unsigned(get(row, 9)?),
+        next_due_ms: get::<Option<Micros>>(row, 10)?.map(|at| at.0.saturating_sub(now) / 1_000),
         log_end: Position(get::<Option<i64>>(row, 6)?.map_or(0, unsigned)),
         lanes,
         oldest_unsent_ms: Vec::new(),

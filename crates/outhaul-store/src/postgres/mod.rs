@@ -1,6 +1,6 @@
 //! PostgreSQL 12 and later.
 //!
-//! Six connections, each opened when it is needed first: poll, rescan, checkpoint, lease, log, and everything else.
+//! Seven connections, each opened when it is needed first: poll, rescan, checkpoint, lease, log, scheduled rows, and everything else.
 //! Every statement travels in a transaction of its own making that states isolation level, time zone and limits with
 //! `SET LOCAL`, so that a transaction pooler may stand in between and the server's defaults do not matter. See `link`.
 
@@ -31,6 +31,8 @@ use outhaul_core::lease::LeaseReport;
 use outhaul_core::message::{Position, Seq, ShardId};
 use outhaul_core::parked::ParkedEntry;
 use outhaul_core::receipt::ReceiptRow;
+use outhaul_core::runs::Run;
+use outhaul_core::schedule::Upcoming;
 
 use self::acts::ActsSql;
 use self::catalogue::Layout;
@@ -59,6 +61,7 @@ pub struct PostgresStore {
     checkpoint: Slot,
     lease: Slot,
     log: Slot,
+    schedule: Slot,
     other: Slot,
     layout: Mutex<Option<Arc<Layout>>>,
     checkpoint_sql: CheckpointSql,
@@ -86,6 +89,7 @@ impl PostgresStore {
             checkpoint: Slot::new(),
             lease: Slot::new(),
             log: Slot::new(),
+            schedule: Slot::new(),
             other: Slot::new(),
             layout: Mutex::default(),
             poll_stretch: Stretch::new(),
@@ -118,6 +122,11 @@ impl Store for PostgresStore {
 
     async fn read(&self, request: &ReadRequest) -> StoreResult<ReadRows> {
         self.checked(self.read_rows(request).await).map_err(|e| e.while_doing("reading the outbox"))
+    }
+
+    async fn look_ahead(&self, shards: &[ShardId], ranges: &[Run], limit: usize) -> StoreResult<Upcoming> {
+        self.checked(self.upcoming(shards, ranges, limit).await)
+            .map_err(|e| e.while_doing("looking for scheduled rows"))
     }
 
     /// Rests on the lock that every INSERT holds, which `pg_locks` shows: see the module `resolved`.
@@ -254,7 +263,7 @@ impl Store for PostgresStore {
 
     async fn close(&self) {
         self.dialer.close();
-        for slot in [&self.poll, &self.rescan, &self.checkpoint, &self.lease, &self.log, &self.other] {
+        for slot in [&self.poll, &self.rescan, &self.checkpoint, &self.lease, &self.log, &self.schedule, &self.other] {
             slot.clear().await;
         }
     }

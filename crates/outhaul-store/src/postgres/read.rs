@@ -8,17 +8,19 @@
 //! sort everything that is there. After an answer that was cut a read therefore looks only at a stretch of `seq` from
 //! the first row on; how long a stretch is, is learnt from the answers.
 //!
-//! Rows that are not due yet are passed over inside the server.
+//! Scheduled rows are passed over inside the server.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 
 use bytes::Bytes;
-use outhaul_core::message::Row;
+use outhaul_core::message::{Row, Seq, ShardId};
+use outhaul_core::runs::Run;
+use outhaul_core::schedule::{Scheduled, Upcoming};
 use tokio_postgres::types::Type;
 
 use super::PostgresStore;
-use super::catalogue::Layout;
+use super::catalogue::{Layout, TimeColumn};
 use super::link::{Slot, Statement, get};
 use super::values::{Micros, Raw, signed, small, unsigned};
 use crate::error::StoreError;
@@ -124,11 +126,69 @@ impl Layout {
         }
     }
 
-    /// A condition on rows of `o`: due. True where nothing is ever scheduled.
-    fn due(&self) -> String {
-        let Some(c) = &self.available_at else { return "true".to_owned() };
-        let now = if c.zoned { "now()" } else { "(now() AT TIME ZONE 'UTC')" };
-        format!("(o.{0} IS NULL OR o.{0} <= {now})", c.name)
+    /// When a row of `o` is to be delivered at the earliest. None: there is no such column.
+    pub(super) fn available(&self) -> Option<String> {
+        self.available_at.as_ref().map(TimeColumn::of_o)
+    }
+
+    /// A condition on rows of `o`: scheduled, true or false. None: rows cannot be.
+    pub(super) fn scheduled(&self) -> Option<String> {
+        let at = self.available()?;
+        Some(match self.created_at.as_ref().map(TimeColumn::of_o) {
+            Some(created) => format!("({at} IS NOT NULL AND ({created} IS NULL OR {at} > {created}))"),
+            None => format!("({at} IS NOT NULL)"),
+        })
+    }
+
+    /// When a row of `o` is due, if it is scheduled; NULL otherwise.
+    pub(super) fn due_if_scheduled(&self) -> String {
+        match (self.available(), self.scheduled()) {
+            (Some(at), Some(scheduled)) => format!("CASE WHEN {scheduled} THEN {at} END"),
+            _ => "NULL::timestamptz".to_owned(),
+        }
+    }
+
+    /// A condition on rows of `o`: not scheduled.
+    fn ordinary(&self) -> String {
+        self.scheduled().map_or_else(|| "true".to_owned(), |scheduled| format!("NOT {scheduled}"))
+    }
+
+    /// $1 and $2 arrays of the ends of the ranges, $3 array of shards.
+    fn of_ranges(&self) -> String {
+        let shard = self.shard.as_ref().map_or("0 = ANY ($3)".to_owned(), |shard| format!("o.{shard} = ANY ($3)"));
+        format!("FROM unnest($1, $2) r(f, l) JOIN {} o ON o.{} BETWEEN r.f AND r.l WHERE {shard}", self.table, self.seq)
+    }
+
+    /// The scheduled rows that are due soonest: $4 limit.
+    fn ahead(&self) -> Option<String> {
+        let (at, scheduled) = (self.available()?, self.scheduled()?);
+        let shard = self.shard.as_ref().map_or("0::smallint".to_owned(), |shard| format!("o.{shard}::smallint"));
+        Some(format!(
+            "SELECT {shard}, o.{seq}::bigint, {at}, clock_timestamp() {from} AND {scheduled} AND {at} < 'infinity' \
+             ORDER BY {at}, o.{seq} LIMIT $4",
+            seq = self.seq,
+            from = self.of_ranges()
+        ))
+    }
+
+    /// Makes ordinary rows of those that are due and that nobody holds.
+    fn make_ordinary(&self) -> Option<String> {
+        let (column, at, scheduled) = (self.available_at.as_ref()?, self.available()?, self.scheduled()?);
+        let created = self.created_at.as_ref().filter(|c| c.zoned == column.zoned);
+        let (shard, same) = match &self.shard {
+            Some(shard) => (format!(", o.{shard} AS shard"), format!(" AND o.{shard} = due.shard")),
+            None => (String::new(), String::new()),
+        };
+        Some(format!(
+            "WITH due AS (SELECT o.{seq} AS seq{shard} {from} AND {scheduled} AND {at} <= clock_timestamp() \
+               FOR UPDATE OF o SKIP LOCKED) \
+             UPDATE {table} o SET {name} = {to} FROM due WHERE o.{seq} = due.seq{same}",
+            seq = self.seq,
+            from = self.of_ranges(),
+            table = self.table,
+            name = column.name,
+            to = created.map_or("NULL".to_owned(), |c| format!("o.{}", c.name)),
+        ))
     }
 
     /// The columns of a row as SQL.
@@ -202,9 +262,9 @@ impl Layout {
     }
 
     /// One shard: $2 limit, $3 and $4 the ends of the range. Comes in order out of the index.
-    fn one_range(&self, due: &str) -> String {
+    fn one_range(&self, which: &str) -> String {
         format!(
-            "SELECT {} FROM {} o WHERE o.{seq} BETWEEN $3 AND $4 AND {due} ORDER BY o.{seq} LIMIT $2",
+            "SELECT {} FROM {} o WHERE o.{seq} BETWEEN $3 AND $4 AND {which} ORDER BY o.{seq} LIMIT $2",
             self.sent(&self.columns(), "false"),
             self.table,
             seq = self.seq
@@ -212,9 +272,9 @@ impl Layout {
     }
 
     /// One shard: $2 limit, $3 and $4 arrays of the ends of the ranges.
-    fn several_ranges(&self, due: &str) -> String {
+    fn several_ranges(&self, which: &str) -> String {
         let from = format!(
-            "FROM unnest($3, $4) r(f, l), LATERAL (SELECT * FROM {} o WHERE o.{seq} BETWEEN r.f AND r.l AND {due} \
+            "FROM unnest($3, $4) r(f, l), LATERAL (SELECT * FROM {} o WHERE o.{seq} BETWEEN r.f AND r.l AND {which} \
              ORDER BY o.{seq} LIMIT $2) o",
             self.table,
             seq = self.seq
@@ -223,25 +283,25 @@ impl Layout {
     }
 
     /// Several shards: $2 limit, $3 and $4 arrays of the ends of the ranges, $5 array of shards.
-    fn all_there_is(&self, shard: &str, due: &str) -> String {
+    fn all_there_is(&self, shard: &str, which: &str) -> String {
         let from = format!(
-            "FROM unnest($3, $4) r(f, l) JOIN {} o ON o.{} BETWEEN r.f AND r.l AND o.{shard} = ANY ($5) AND {due}",
+            "FROM unnest($3, $4) r(f, l) JOIN {} o ON o.{} BETWEEN r.f AND r.l AND o.{shard} = ANY ($5) AND {which}",
             self.table, self.seq
         );
         self.page_of(&from, "false")
     }
 
     /// As [`Layout::all_there_is`], within $6 numbers from the first row.
-    fn a_stretch(&self, shard: &str, due: &str) -> String {
+    fn a_stretch(&self, shard: &str, which: &str) -> String {
         let (table, seq) = (&self.table, &self.seq);
         let from = format!(
             "FROM low CROSS JOIN unnest($3, $4) r(f, l) JOIN {table} o \
-               ON o.{seq} BETWEEN greatest(r.f, low.seq) AND least(r.l, low.seq + $6) AND o.{shard} = ANY ($5) AND {due}"
+               ON o.{seq} BETWEEN greatest(r.f, low.seq) AND least(r.l, low.seq + $6) AND o.{shard} = ANY ($5) AND {which}"
         );
         let first_of_each = |from: &str| {
             format!(
                 "unnest($5) s(n), unnest($3, $4) r(f, l), LATERAL (SELECT o.{seq} AS seq FROM {table} o \
-                 WHERE o.{shard} = s.n AND o.{seq} BETWEEN {from} AND r.l AND {due} ORDER BY o.{seq} LIMIT 1) x"
+                 WHERE o.{shard} = s.n AND o.{seq} BETWEEN {from} AND r.l AND {which} ORDER BY o.{seq} LIMIT 1) x"
             )
         };
         let beyond = format!("EXISTS (SELECT FROM low, {})", first_of_each("greatest(r.f, low.seq + $6 + 1)"));
@@ -272,9 +332,11 @@ impl Layout {
 
 impl PostgresStore {
     pub(super) async fn read_rows(&self, request: &ReadRequest) -> StoreResult<ReadRows> {
+        let once = Stretch::new();
         let (slot, stretch) = match request.purpose {
             ReadPurpose::Poll => (&self.poll, &self.poll_stretch),
             ReadPurpose::Rescan => (&self.rescan, &self.rescan_stretch),
+            ReadPurpose::Due => (&self.schedule, &once),
         };
         let layout = self.layout(slot).await?;
         let mut shards: Vec<i16> = request.shards.iter().map(|s| small(*s)).collect();
@@ -285,6 +347,20 @@ impl PostgresStore {
         }
         let limit = i64::from(request.limit.max(1));
         let ranges: Vec<(i64, i64)> = request.ranges.iter().map(|r| (signed(r.first), signed(r.last))).collect();
+        let is_due = request.purpose == ReadPurpose::Due;
+        if is_due && let Some(sql) = layout.make_ordinary() {
+            let (firsts, lasts): (Vec<i64>, Vec<i64>) = ranges.iter().copied().unzip();
+            let statement = Statement::new(&sql)
+                .with(&firsts, Type::INT8_ARRAY)
+                .with(&lasts, Type::INT8_ARRAY)
+                .with(&shards, Type::INT2_ARRAY);
+            let held = slot.take(&self.dialer).await?;
+            if let Err(failure) = held.link.begin(&self.dialer.begin_write, &[]).await {
+                return held.give_back(Err(failure));
+            }
+            let result = held.link.run_and_commit(&[statement]).await;
+            held.give_back(result)?;
+        }
         if let [range] = ranges.as_slice()
             && stretch.idle.load(Ordering::Relaxed)
             && !self.is_anything_there(slot, &layout, *range, &shards).await?
@@ -297,8 +373,8 @@ impl PostgresStore {
             inline_bytes: inline_bytes(request.max_bytes, request.limit, self.options.max_message_bytes),
             shards: &shards,
             ranges: &ranges,
-            stretch: if shards.len() > 1 { stretch.next(limit) } else { None },
-            due: layout.due(),
+            stretch: if shards.len() > 1 && !is_due { stretch.next(limit) } else { None },
+            which: layout.ordinary(),
         };
         let mut found = self.page(slot, &layout, &page).await?;
         let full = i64::try_from(found.len()).unwrap_or(i64::MAX) >= limit;
@@ -321,6 +397,28 @@ impl PostgresStore {
         let rows: Vec<Row> = found.into_iter().map(|f| f.raw.into_row(limits)).collect();
         stretch.learn(cut, &rows);
         Ok(ReadRows { rows, cut })
+    }
+
+    pub(super) async fn upcoming(&self, shards: &[ShardId], ranges: &[Run], limit: usize) -> StoreResult<Upcoming> {
+        let layout = self.layout(&self.schedule).await?;
+        let shards: Vec<i16> = shards.iter().map(|s| small(*s)).collect();
+        let Some(sql) = layout.ahead() else { return Ok(Upcoming::default()) };
+        let (firsts, lasts): (Vec<i64>, Vec<i64>) = ranges.iter().map(|r| (signed(r.first), signed(r.last))).unzip();
+        let most = i64::try_from(limit).unwrap_or(i64::MAX);
+        let statement = Statement::new(&sql)
+            .with(&firsts, Type::INT8_ARRAY)
+            .with(&lasts, Type::INT8_ARRAY)
+            .with(&shards, Type::INT2_ARRAY)
+            .with(&most, Type::INT8);
+        let mut upcoming = Upcoming::default();
+        for row in &self.select(&self.schedule, statement).await? {
+            upcoming.now_us = get::<Micros>(row, 3)?.0;
+            let shard = ShardId(u16::try_from(get::<i16>(row, 0)?).unwrap_or_default());
+            let (seq, due_at_us) = (Seq(unsigned(get(row, 1)?)), get::<Micros>(row, 2)?.0);
+            upcoming.rows.push(Scheduled { shard, seq, due_at_us });
+        }
+        upcoming.cut = upcoming.rows.len() >= limit;
+        Ok(upcoming)
     }
 
     /// A small part of the cost of a read, on both sides: what an idle relay asks.
@@ -387,7 +485,7 @@ impl PostgresStore {
             shards: &[shard],
             ranges: &[(seq, seq)],
             stretch: None,
-            due: "true".into(),
+            which: "true".into(),
         };
         let mut found = self.page(slot, layout, &page).await?;
         self.fetch_contents(slot, layout, &mut found).await?;
@@ -403,10 +501,10 @@ impl PostgresStore {
         let one_range = layout.shard.is_none() && page.ranges.len() == 1;
         let (first, last) = page.ranges.first().copied().unwrap_or((0, -1));
         let sql = match (&layout.shard, page.stretch) {
-            (None, _) if one_range => layout.one_range(&page.due),
-            (None, _) => layout.several_ranges(&page.due),
-            (Some(shard), None) => layout.all_there_is(shard, &page.due),
-            (Some(shard), Some(_)) => layout.a_stretch(shard, &page.due),
+            (None, _) if one_range => layout.one_range(&page.which),
+            (None, _) => layout.several_ranges(&page.which),
+            (Some(shard), None) => layout.all_there_is(shard, &page.which),
+            (Some(shard), Some(_)) => layout.a_stretch(shard, &page.which),
         };
         let mut statement = Statement::new(&sql).with(&page.inline_bytes, Type::INT4).with(&page.limit, Type::INT8);
         statement = if one_range {
@@ -433,7 +531,7 @@ struct Page<'a> {
     ranges: &'a [(i64, i64)],
     stretch: Option<i64>,
     /// Condition on the rows.
-    due: String,
+    which: String,
 }
 
 fn inline_bytes(max_bytes: usize, limit: u32, max_message_bytes: u64) -> i32 {

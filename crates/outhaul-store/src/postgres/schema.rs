@@ -287,7 +287,8 @@ fn grants(options: &StoreOptions) -> String {
 -- The application's user needs this and nothing else (no right on the sequence of an identity column):
 --   GRANT INSERT ON {outbox} TO application;
 -- The relay's user:
---   GRANT SELECT, INSERT, DELETE ON {outbox}, {log}, {receipt} TO relay;
+--   GRANT SELECT, INSERT, UPDATE, DELETE ON {outbox} TO relay;
+--   GRANT SELECT, INSERT, DELETE ON {log}, {receipt} TO relay;
 --   GRANT SELECT ON SEQUENCE {sequence} TO relay;
 --   GRANT SELECT, INSERT, UPDATE, DELETE ON {parked}, {instance} TO relay;
 --   GRANT SELECT, UPDATE ON {lease} TO relay;

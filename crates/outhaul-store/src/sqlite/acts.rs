@@ -14,8 +14,8 @@ use super::names::{NOW_US, Names};
 use super::refusal::refusal;
 use super::{SHARD, read, signed, unsigned};
 use crate::acts::{
-    ACT_COLUMNS, ACTOR_CHARS, ActRecord, ActsWanted, CANCEL_MARGIN_US, CancelRequest, ListedParked, NOTE_CHARS, NewAct,
-    OPEN_ACTS, ParkedCount, ParkedQuery, PauseStatus, RawAct, ReplayProgress, WHY_CHARS, cut, edited_of,
+    ACT_COLUMNS, ACTOR_CHARS, ActRecord, ActsWanted, CancelRequest, ListedParked, NOTE_CHARS, NewAct, OPEN_ACTS,
+    ParkedCount, ParkedQuery, PauseStatus, RawAct, ReplayProgress, WHY_CHARS, cut, edited_of,
 };
 use crate::store::StoreResult;
 
@@ -310,10 +310,10 @@ pub(super) fn count_parked(tx: &Transaction<'_>, names: &Names, query: &ParkedQu
 }
 
 pub(super) fn cancel(tx: &Transaction<'_>, names: &Names, request: &CancelRequest) -> StoreResult<Vec<ActNumber>> {
-    let Some(later) = names.is_due_before(CANCEL_MARGIN_US).map(|due| format!("NOT {due}")) else { return Ok(vec![]) };
+    let (Some(at), Some(scheduled)) = (names.available_at_us(), names.scheduled()) else { return Ok(vec![]) };
     let mut numbers = Vec::new();
     for row in read::with_id(tx, names, &request.id)? {
-        let sql = format!("DELETE FROM {} WHERE {} = ? AND {later}", names.outbox, names.seq);
+        let sql = format!("DELETE FROM {} WHERE {} = ? AND {scheduled} AND ({at}) > {NOW_US}", names.outbox, names.seq);
         if tx.prepare_cached(&sql).and_then(|mut s| s.execute([signed(row.seq.0)])).map_err(refusal)? == 0 {
             continue;
         }

@@ -217,7 +217,11 @@ pub(super) fn find(
     created_at_us: Option<(i64, i64)>,
 ) -> StoreResult<Vec<Found>> {
     let hot = read::with_id(tx, names, id)?;
-    let mut answer: Vec<Found> = hot.into_iter().map(|row| Found::Hot(Box::new(row))).collect();
+    let mut answer = Vec::new();
+    for row in hot {
+        let due_at_us = read::due_at_us(tx, names, row.seq)?;
+        answer.push(Found::Hot { row: Box::new(row), due_at_us });
+    }
     // The filter stands before the chunk, so that a chunk is only read where its filter says "perhaps".
     let (from, to) = created_at_us.unwrap_or((i64::MIN, i64::MAX));
     let sql = format!(
@@ -244,13 +248,22 @@ pub(super) fn status(tx: &Transaction<'_>, names: &Names) -> StoreResult<Vec<Sha
     let row = |row: &Row<'_>| Ok((row.get(0)?, Epoch(unsigned(row.get(1)?)), row.get::<_, i64>(2)?));
     let (owner, epoch, now_us) = tx.prepare_cached(&sql).and_then(|mut s| s.query_row([], row)).map_err(refusal)?;
     let sql = format!(
-        "SELECT count(*), min(at) FROM (SELECT {} AS at FROM {} ORDER BY {} LIMIT {COUNTED})",
+        "SELECT count(*), min(at) FILTER (WHERE due IS NULL), count(due), min(due) FROM \
+           (SELECT {} AS at, {} AS due FROM {} ORDER BY {} LIMIT {COUNTED})",
         names.created_at_us(),
+        match (names.available_at_us(), names.scheduled()) {
+            (Some(at), Some(scheduled)) => format!("CASE WHEN {scheduled} THEN {at} END"),
+            _ => "NULL".to_owned(),
+        },
         names.outbox,
         names.seq
     );
-    let row = |row: &Row<'_>| Ok((unsigned(row.get(0)?), row.get::<_, Option<i64>>(1)?));
-    let (hot_rows, oldest_hot_us) = tx.prepare_cached(&sql).and_then(|mut s| s.query_row([], row)).map_err(refusal)?;
+    let row = |row: &Row<'_>| {
+        let (counted, scheduled) = (unsigned(row.get(0)?), unsigned(row.get(2)?));
+        Ok((counted, row.get::<_, Option<i64>>(1)?, scheduled, row.get::<_, Option<i64>>(3)?))
+    };
+    let (hot_rows, oldest_hot_us, scheduled_rows, due_us) =
+        tx.prepare_cached(&sql).and_then(|mut s| s.query_row([], row)).map_err(refusal)?;
     let (_, log_end, lanes) = newest(tx, names)?.unwrap_or_default();
     let age_ms = |at_us: i64| unsigned(now_us.saturating_sub(at_us) / 1_000);
     let mut oldest_unsent_ms = Vec::new();
@@ -265,6 +278,8 @@ pub(super) fn status(tx: &Transaction<'_>, names: &Names) -> StoreResult<Vec<Sha
         epoch,
         hot_rows,
         oldest_hot_ms: oldest_hot_us.map(age_ms),
+        scheduled_rows,
+        next_due_ms: due_us.map(|at_us| at_us.saturating_sub(now_us) / 1_000),
         log_end,
         lanes,
         oldest_unsent_ms,

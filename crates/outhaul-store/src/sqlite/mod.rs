@@ -29,6 +29,8 @@ use outhaul_core::lease::LeaseReport;
 use outhaul_core::message::{Position, Seq, ShardId};
 use outhaul_core::parked::ParkedEntry;
 use outhaul_core::receipt::ReceiptRow;
+use outhaul_core::runs::Run;
+use outhaul_core::schedule::Upcoming;
 
 pub use inbox::SqliteInbox;
 use names::Names;
@@ -134,12 +136,25 @@ impl Store for SqliteStore {
         let session = match request.purpose {
             ReadPurpose::Poll => &self.poll,
             ReadPurpose::Rescan => &self.rescan,
+            ReadPurpose::Due => &self.rest,
         };
         if !request.shards.contains(&SHARD) {
             return Ok(ReadRows::default());
         }
+        if request.purpose == ReadPurpose::Due {
+            let (names, ranges) = (Arc::clone(&self.names), request.ranges.clone());
+            self.writer.write(move |tx| read::make_ordinary(tx, &names, &ranges)).await?;
+        }
         let (names, request) = (Arc::clone(&self.names), request.clone());
         session.read(move |tx| read::rows(tx, &names, &request)).await
+    }
+
+    async fn look_ahead(&self, shards: &[ShardId], ranges: &[Run], limit: usize) -> StoreResult<Upcoming> {
+        if !shards.contains(&SHARD) {
+            return Ok(Upcoming::default());
+        }
+        let (names, ranges) = (Arc::clone(&self.names), ranges.to_vec());
+        self.rest.read(move |tx| read::upcoming(tx, &names, &ranges, limit)).await
     }
 
     /// Rests on writers being serial: `seq` is given inside a write transaction, so every one up to the largest that

@@ -64,15 +64,16 @@ impl Names {
         read.map_or_else(|| NOW_US.to_owned(), |read| format!("coalesce({read}, {NOW_US})"))
     }
 
-    /// Whether an outbox row is due: 1 or 0.
-    pub(super) fn is_due(&self) -> String {
-        self.is_due_before(0).unwrap_or_else(|| "1".to_owned())
+    /// `available_at` of an outbox row in microseconds. None: rows cannot be scheduled.
+    pub(super) fn available_at_us(&self) -> Option<String> {
+        self.available_at.as_deref().map(micros)
     }
 
-    /// Whether an outbox row is due so many microseconds from now: 1 or 0. None: rows cannot be scheduled.
-    pub(super) fn is_due_before(&self, us: i64) -> Option<String> {
-        let read = self.available_at.as_deref().map(micros)?;
-        Some(format!("(coalesce({read}, 0) <= {NOW_US} + {us})"))
+    /// Whether an outbox row is scheduled: 1 or 0. None: rows cannot be.
+    pub(super) fn scheduled(&self) -> Option<String> {
+        let at = self.available_at_us()?;
+        let created = self.created_at.as_deref().map_or_else(|| "NULL".to_owned(), micros);
+        Some(format!("coalesce(({at}) > ({created}), ({at}) IS NOT NULL)"))
     }
 }
 

@@ -2,12 +2,13 @@
 
 use outhaul_core::message::{Row, Seq};
 use outhaul_core::runs::Run;
+use outhaul_core::schedule::{Scheduled, Upcoming};
 use rusqlite::types::ValueRef;
 use rusqlite::{Connection, OptionalExtension as _, Transaction, params};
 
-use super::names::Names;
+use super::names::{NOW_US, Names};
 use super::refusal::refusal;
-use super::{signed, unsigned};
+use super::{SHARD, signed, unsigned};
 use crate::row::{ByteBudget, RawRow, RowLimits};
 use crate::store::{NewRow, ReadRequest, ReadRows, StoreResult};
 
@@ -21,10 +22,11 @@ pub(super) fn rows(tx: &Transaction<'_>, names: &Names, request: &ReadRequest) -
     let limits = RowLimits::new(names.options.max_message_bytes);
     let inline = INLINE_BYTES.min(limits.message_bytes);
     let sql = format!(
-        "SELECT {} FROM {} WHERE {seq} BETWEEN ?1 AND ?2 ORDER BY {seq}",
+        "SELECT {} FROM {} WHERE {seq} BETWEEN ?1 AND ?2{ordinary} ORDER BY {seq}",
         columns(names, INLINE_BYTES),
         names.outbox,
-        seq = names.seq
+        seq = names.seq,
+        ordinary = names.scheduled().map(|scheduled| format!(" AND NOT {scheduled}")).unwrap_or_default(),
     );
     let mut statement = tx.prepare_cached(&sql).map_err(refusal)?;
     let mut answer = ReadRows::default();
@@ -33,10 +35,6 @@ pub(super) fn rows(tx: &Transaction<'_>, names: &Names, request: &ReadRequest) -
         let range = params![signed(*first), signed(*last), signed(inline)];
         let mut found = statement.query(range).map_err(refusal)?;
         while let Some(row) = found.next().map_err(refusal)? {
-            let due: bool = row.get(COLUMN_DUE).map_err(refusal)?;
-            if !due {
-                continue;
-            }
             let mut raw = raw_row(row).map_err(refusal)?;
             let fetched = limits.fetched(raw.payload_bytes, raw.headers_bytes);
             if answer.rows.len() >= request.limit as usize || !budget.takes(fetched) {
@@ -58,17 +56,15 @@ pub(super) fn rows(tx: &Transaction<'_>, names: &Names, request: &ReadRequest) -
     Ok(answer)
 }
 
-const COLUMN_DUE: usize = 8;
-
 /// The columns of a row. `?3` is the size up to which a payload comes along, `headers_max` that of headers, bytes.
 fn columns(names: &Names, headers_max: u64) -> String {
     let or_null = |column: &Option<String>| column.clone().unwrap_or_else(|| "NULL".to_owned());
     let Names { seq, id, topic, payload, .. } = names;
     let (key, headers) = (or_null(&names.key), or_null(&names.headers));
-    let (created_at, due) = (names.created_at_us(), names.is_due());
+    let created_at = names.created_at_us();
     format!(
         "{seq}, {id}, {topic}, {key}, CASE WHEN octet_length({headers}) <= {headers_max} THEN {headers} END, \
-         coalesce(octet_length({payload}), 0), CASE WHEN octet_length({payload}) <= ?3 THEN {payload} END, {created_at}, {due}, \
+         coalesce(octet_length({payload}), 0), CASE WHEN octet_length({payload}) <= ?3 THEN {payload} END, {created_at}, \
          coalesce(octet_length({headers}), 0)"
     )
 }
@@ -81,7 +77,7 @@ fn raw_row(row: &rusqlite::Row<'_>) -> rusqlite::Result<RawRow> {
         topic: bytes_of(row.get_ref(2)?),
         key: bytes_of(row.get_ref(3)?),
         headers: bytes_of(row.get_ref(4)?),
-        headers_bytes: unsigned(row.get(9)?),
+        headers_bytes: unsigned(row.get(8)?),
         payload_bytes: unsigned(row.get(5)?),
         payload: bytes_of(row.get_ref(6)?).unwrap_or_default().into(),
         created_at_us: row.get(7)?,
@@ -120,6 +116,61 @@ pub(super) fn with_id(tx: &Transaction<'_>, names: &Names, id: &str) -> StoreRes
     let found =
         statement.query_map(params![id.as_bytes(), SAME_ID, signed(limits.message_bytes)], raw_row).map_err(refusal)?;
     found.map(|raw| Ok(raw.map_err(refusal)?.into_row(limits))).collect()
+}
+
+/// When a row is due, if it is scheduled, microseconds since 1970-01-01 UTC.
+pub(super) fn due_at_us(tx: &Transaction<'_>, names: &Names, seq: Seq) -> StoreResult<Option<i64>> {
+    let (Some(at), Some(scheduled)) = (names.available_at_us(), names.scheduled()) else { return Ok(None) };
+    let sql = format!("SELECT CASE WHEN {scheduled} THEN {at} END FROM {} WHERE {} = ?", names.outbox, names.seq);
+    let mut statement = tx.prepare_cached(&sql).map_err(refusal)?;
+    statement.query_row([signed(seq.0)], |row| row.get(0)).optional().map(Option::flatten).map_err(refusal)
+}
+
+/// The scheduled rows that are due soonest.
+pub(super) fn upcoming(tx: &Transaction<'_>, names: &Names, ranges: &[Run], limit: usize) -> StoreResult<Upcoming> {
+    let (Some(at), Some(scheduled)) = (names.available_at_us(), names.scheduled()) else {
+        return Ok(Upcoming::default());
+    };
+    let within: Vec<String> =
+        ranges.iter().map(|r| format!("{} BETWEEN {} AND {}", names.seq, signed(r.first), signed(r.last))).collect();
+    let sql = format!(
+        "SELECT {seq}, {at} AS due, {NOW_US} FROM {} WHERE ({}) AND {scheduled} ORDER BY due, {seq} LIMIT {limit}",
+        names.outbox,
+        within.join(" OR "),
+        seq = names.seq
+    );
+    let mut statement = tx.prepare(&sql).map_err(refusal)?;
+    let mut found = statement.query([]).map_err(refusal)?;
+    let mut upcoming = Upcoming::default();
+    while let Some(row) = found.next().map_err(refusal)? {
+        let scheduled = |row: &rusqlite::Row<'_>| -> rusqlite::Result<(i64, i64, i64)> {
+            Ok((row.get(0)?, row.get(1)?, row.get(2)?))
+        };
+        let (seq, due_at_us, now_us) = scheduled(row).map_err(refusal)?;
+        upcoming.now_us = now_us;
+        upcoming.rows.push(Scheduled { shard: SHARD, seq: Seq(unsigned(seq)), due_at_us });
+    }
+    upcoming.cut = upcoming.rows.len() >= limit;
+    Ok(upcoming)
+}
+
+/// Makes ordinary rows of scheduled ones that are due.
+pub(super) fn make_ordinary(tx: &Transaction<'_>, names: &Names, ranges: &[Run]) -> StoreResult<()> {
+    let (Some(column), Some(at), Some(scheduled)) = (&names.available_at, names.available_at_us(), names.scheduled())
+    else {
+        return Ok(());
+    };
+    let sql = format!(
+        "UPDATE {} SET {column} = {} WHERE {} BETWEEN ? AND ? AND {scheduled} AND ({at}) <= {NOW_US}",
+        names.outbox,
+        names.created_at.as_deref().unwrap_or("NULL"),
+        names.seq
+    );
+    let mut statement = tx.prepare_cached(&sql).map_err(refusal)?;
+    for Run { first, last } in ranges {
+        statement.execute([signed(*first), signed(*last)]).map_err(refusal)?;
+    }
+    Ok(())
 }
 
 /// The largest `seq` that was ever given, 0 if none was.

@@ -11,7 +11,7 @@ use outhaul_core::message::{Defect, Row, ShardId};
 
 use super::database::Database;
 use super::dice::Dice;
-use super::ledger::{Ledger, Written};
+use super::ledger::{Ledger, MessageNumber, Written};
 use super::scenario::{ApplicationChances, MS, SinkChances, TOPICS};
 
 /// What an application does next.
@@ -20,6 +20,8 @@ pub(super) enum Step {
     Begin,
     Insert(u64),
     End(u64),
+    Cancel(MessageNumber),
+    CancelEnds(MessageNumber),
 }
 
 #[derive(Debug)]
@@ -84,8 +86,8 @@ impl Applications {
         db.begin(self.last);
         for shard in 0..self.shards {
             let row = Row { shard: ShardId(shard), ..self.row(None, now, dice, db, ledger) };
-            ledger.insert(row.clone(), None, None, None);
-            db.insert(self.last, row);
+            ledger.insert(row.clone(), None, None, None, None);
+            db.insert(self.last, row, None);
         }
         ledger.committed(&db.commit(self.last), now);
     }
@@ -103,6 +105,24 @@ impl Applications {
             Step::Begin => self.begin(dice, db),
             Step::Insert(t) => self.insert(t, now, dice, db, ledger),
             Step::End(t) => (Vec::new(), self.end(t, now, db, ledger)),
+            Step::Cancel(number) => {
+                let row = &ledger.entries[number].row;
+                if !db.hold(now, row.seq, &row.id) {
+                    return (Vec::new(), String::new());
+                }
+                (
+                    vec![(dice.between((0, 300 * MS)), Step::CancelEnds(number))],
+                    format!("{} is being cancelled", row.id),
+                )
+            }
+            Step::CancelEnds(number) => {
+                let (seq, commits) = (ledger.entries[number].row.seq, dice.chance(800));
+                if !db.end_hold(seq, commits) {
+                    return (Vec::new(), format!("m{number} is not cancelled"));
+                }
+                ledger.ended_as(&[number], Written::Cancelled);
+                (Vec::new(), format!("m{number} is cancelled"))
+            }
         }
     }
 
@@ -147,20 +167,35 @@ impl Applications {
         let keyless = transaction.keys.is_empty() || dice.chance(150);
         let key = if keyless { None } else { Some(transaction.keys[dice.place(transaction.keys.len())]) };
         let stays_us = transaction.stays_ms * MS;
-        let next = match transaction.rows {
+        let mut next = vec![match transaction.rows {
             0 => (dice.between((0, stays_us)), Step::End(t)),
             _ => (dice.between((0, 4 * MS)), Step::Insert(t)),
-        };
+        }];
+        let due = dice.chance(self.chances.scheduled).then(|| {
+            let longest = if dice.chance(300) { 60 * MS } else { 4_000 * MS };
+            // Several are due at the same moment.
+            now + 1 + dice.between((0, longest)) / (20 * MS) * (20 * MS)
+        });
+        if let Some(due) = due.filter(|_| dice.chance(self.chances.cancelled)) {
+            next.push((dice.between((0, due - now + 20 * MS)), Step::Cancel(ledger.next_number())));
+        }
         let row = self.row(key, now, dice, db, ledger);
         let at = |dice: &mut Dice, chance: u32, destinations: u8| {
             dice.chance(chance).then(|| DestinationIndex(dice.place(usize::from(destinations)) as u8))
         };
         let rejected_by = at(dice, self.sinks.rejected, self.destinations);
         let stubborn_at = at(dice, self.sinks.stubborn, self.destinations);
-        let said = format!("transaction {t} inserts {} with seq {}, {:?}, {}", row.id, row.seq, row.key, row.topic);
-        ledger.insert(row.clone(), key, rejected_by, stubborn_at);
-        db.insert(t, row);
-        (vec![next], said)
+        let said = format!(
+            "transaction {t} inserts {} with seq {}, {:?}, {}, due {:?}",
+            row.id,
+            row.seq,
+            row.key,
+            row.topic,
+            due.map(|due| due / MS)
+        );
+        ledger.insert(row.clone(), key, due, rejected_by, stubborn_at);
+        db.insert(t, row, due);
+        (next, said)
     }
 
     fn row(&self, key: Option<usize>, now: u64, dice: &mut Dice, db: &mut Database, ledger: &Ledger) -> Row {

@@ -27,6 +27,7 @@ pub(super) enum Call {
     Round(Round),
     Recover(ShardId, Epoch),
     Read(Box<Read>),
+    Ahead(Vec<ShardId>, Vec<Run>, usize),
     Resolve,
     Checkpoint(Arc<Checkpoint>),
     Confirm(Arc<Checkpoint>),
@@ -96,6 +97,7 @@ impl Call {
                 max_bytes: *max_bytes,
                 found: Vec::new(),
             })),
+            Command::LookAhead { shards, ranges, limit } => Self::Ahead(shards.clone(), ranges.clone(), *limit),
             Command::Resolve { .. } => Self::Resolve,
             Command::Checkpoint(c) => Self::Checkpoint(c.clone()),
             Command::Confirm(c) => Self::Confirm(c.clone()),
@@ -133,6 +135,7 @@ impl Call {
             Self::Round(_) => Input::Leases(None),
             Self::Recover(shard, epoch) => Input::Recovered { shard: *shard, epoch: *epoch, found: None },
             Self::Read(read) => Input::Rows { token: read.token, rows: None },
+            Self::Ahead(..) => Input::Ahead(None),
             Self::Resolve => Input::Resolved(None),
             Self::Checkpoint(_) => Input::Checkpointed(CheckpointAnswer::NotWritten),
             Self::Confirm(_) => Input::Confirmed(None),
@@ -229,6 +232,12 @@ impl World {
                 _ => {}
             }
         }
+        if let Call::Read(read) = &call
+            && read.kind == ReadKind::Due
+            && self.dice.chance(500)
+        {
+            self.db.make_ordinary(self.now, &read.shards, &read.ranges); // And nobody is told.
+        }
         self.note(|| format!("a call fails: {call:?}"));
         self.answer_after(delay, process, ticket, call.failed());
         Ok(())
@@ -254,6 +263,17 @@ impl World {
                     input
                 }
             },
+            Call::Ahead(shards, ranges, limit) => {
+                let found = self.db.ahead(self.now, &shards, &ranges, limit.min(self.limits.ahead));
+                let owner = &self.processes[process].owner;
+                if !found.rows.is_empty() {
+                    let rows: Vec<_> = found.rows.iter().map(|r| (r.seq.0, r.due_at_us / 1_000)).collect();
+                    let line =
+                        format!("{owner} looks ahead and finds {rows:?}{}", if found.cut { ", cut" } else { "" });
+                    self.note(|| line);
+                }
+                Input::Ahead(Some(found))
+            }
             Call::Resolve => {
                 // Some databases only know a weaker bound.
                 let weaker = if self.dice.chance(200) { self.dice.between((0, 20)) } else { 0 };
@@ -299,15 +319,21 @@ impl World {
 
     /// One snapshot of the rows. None: with the fault of two statements, the second one is still to come.
     fn read(&mut self, process: usize, ticket: u64, began: u64, mut read: Read) -> Option<(Input, bool)> {
+        let due = read.kind == ReadKind::Due;
+        let unclaimed = self.deliberate == Some(Deliberate::DueNotClaimed);
+        if due && !unclaimed {
+            self.db.make_ordinary(self.now, &read.shards, &read.ranges);
+        }
+        let all = (due && unclaimed) || self.deliberate == Some(Deliberate::DueNotAwaited);
         let apart = self.deliberate == Some(Deliberate::GapsAndTailApart) && read.ranges.len() > 1;
         if apart && let Some(tail) = read.ranges.pop() {
-            read.found = self.db.read(&read.shards, &read.ranges, read.limit, read.max_bytes).0;
+            read.found = self.db.read(&read.shards, &read.ranges, read.limit, read.max_bytes, all).0;
             read.ranges = vec![tail];
             let delay = self.dice.between((MS, 20 * MS));
             self.after(delay, Event::Call { process, ticket, began, call: Call::Read(Box::new(read)) });
             return None;
         }
-        let (rows, cut) = self.db.read(&read.shards, &read.ranges, read.limit, read.max_bytes);
+        let (rows, cut) = self.db.read(&read.shards, &read.ranges, read.limit, read.max_bytes, all);
         read.found.extend(rows);
         let owner = &self.processes[process].owner;
         if !read.found.is_empty() {

@@ -12,6 +12,7 @@ use outhaul_core::message::{Epoch, Message, Position, Row, Seq, ShardId};
 use outhaul_core::parked::ParkedEntry;
 use outhaul_core::receipt::{LaneState, ReceiptRow};
 use outhaul_core::runs::{Run, Runs};
+use outhaul_core::schedule::{Scheduled, Upcoming};
 
 pub(super) use acts::ActRow;
 pub(super) use checkpoint::Applied;
@@ -61,6 +62,10 @@ pub(super) struct Database {
     /// Rows of transactions that are open.
     open: BTreeMap<u64, Vec<Row>>,
     outbox: BTreeMap<Seq, Row>,
+    /// Rows that are scheduled, open ones too, and when they are due.
+    due: BTreeMap<Seq, u64>,
+    /// Rows that a transaction which is to cancel them holds.
+    held: BTreeSet<Seq>,
     pub(super) shards: Vec<Shard>,
     pub(super) leases: Vec<Lease>,
     /// Heartbeat and whether it drains, by owner.
@@ -93,6 +98,8 @@ impl Database {
             last_seq: 0,
             open: BTreeMap::new(),
             outbox: BTreeMap::new(),
+            due: BTreeMap::new(),
+            held: BTreeSet::new(),
             shards: vec![shard; usize::from(shards)],
             leases: vec![Lease::default(); usize::from(shards)],
             instances: BTreeMap::new(),
@@ -119,7 +126,12 @@ impl Database {
         Seq(self.last_seq)
     }
 
-    pub(super) fn insert(&mut self, transaction: u64, row: Row) {
+    /// `due`: when it is to be delivered, if it is scheduled.
+    pub(super) fn insert(&mut self, transaction: u64, row: Row, due: Option<u64>) {
+        match due {
+            Some(due) => drop(self.due.insert(row.seq, due)),
+            None => drop(self.due.remove(&row.seq)), // The number may have been another row's.
+        }
         if let Some(rows) = self.open.get_mut(&transaction) {
             rows.push(row);
         }
@@ -137,8 +149,24 @@ impl Database {
         rows.iter().filter_map(|r| number_of(&r.id)).collect()
     }
 
+    /// A transaction begins that deletes a scheduled row which is not due. False: there is none, or somebody holds it.
+    pub(super) fn hold(&mut self, now: u64, seq: Seq, id: &str) -> bool {
+        let is_there = self.outbox.get(&seq).is_some_and(|r| r.id == id);
+        is_there && self.due.get(&seq).is_some_and(|due| *due > now) && self.held.insert(seq)
+    }
+
+    /// It ends. True: the row is gone.
+    pub(super) fn end_hold(&mut self, seq: Seq, commits: bool) -> bool {
+        let gone = self.held.remove(&seq) && commits && self.outbox.remove(&seq).is_some();
+        if gone {
+            self.due.remove(&seq);
+        }
+        gone
+    }
+
     /// Rolls back everything that is open.
     pub(super) fn roll_back_all(&mut self) -> Vec<MessageNumber> {
+        self.held.clear();
         let open: Vec<u64> = self.open.keys().copied().collect();
         open.into_iter().flat_map(|t| self.roll_back(t)).collect()
     }
@@ -147,6 +175,9 @@ impl Database {
     pub(super) fn truncate(&mut self) -> Vec<MessageNumber> {
         self.last_seq = 0;
         self.restarted = true;
+        self.held.clear();
+        let open: BTreeSet<Seq> = self.open.values().flatten().map(|r| r.seq).collect();
+        self.due.retain(|seq, _| open.contains(seq));
         std::mem::take(&mut self.outbox).values().filter_map(|r| number_of(&r.id)).collect()
     }
 
@@ -154,6 +185,7 @@ impl Database {
     pub(super) fn backup(&self) -> Self {
         let mut copy = self.clone();
         copy.open.clear();
+        copy.held.clear();
         copy.restarted = true;
         copy.leases.iter_mut().for_each(|l| l.locked_by = None);
         copy
@@ -166,13 +198,43 @@ impl Database {
 
     // ---- reads -----------------------------------------------------------------------------------------------------
 
-    /// Committed rows by rising `seq`, and whether a limit cut them.
-    pub(super) fn read(&self, shards: &[ShardId], ranges: &[Run], limit: u32, max_bytes: usize) -> (Vec<Row>, bool) {
+    /// The scheduled rows that are due soonest.
+    pub(super) fn ahead(&self, now: u64, shards: &[ShardId], ranges: &[Run], limit: usize) -> Upcoming {
+        let inside = |seq: &Seq| ranges.iter().any(|r| r.first <= seq.0 && seq.0 <= r.last);
+        let row = |(seq, due): (&Seq, &u64)| {
+            let row = self.outbox.get(seq).filter(|r| shards.contains(&r.shard) && inside(seq))?;
+            Some(Scheduled { shard: row.shard, seq: *seq, due_at_us: *due as i64 })
+        };
+        let mut rows: Vec<Scheduled> = self.due.iter().filter_map(row).collect();
+        rows.sort_by_key(|r| (r.due_at_us, r.seq));
+        rows.truncate(limit);
+        Upcoming { now_us: now as i64, cut: rows.len() == limit, rows }
+    }
+
+    /// Scheduled rows that are due become ordinary ones, but for those that somebody holds.
+    pub(super) fn make_ordinary(&mut self, now: u64, shards: &[ShardId], ranges: &[Run]) {
+        let (outbox, held) = (&self.outbox, &self.held);
+        self.due.retain(|seq, due| {
+            let inside = ranges.iter().any(|r| r.first <= seq.0 && seq.0 <= r.last);
+            let wanted = outbox.get(seq).is_some_and(|r| shards.contains(&r.shard));
+            !(inside && wanted && *due <= now && !held.contains(seq))
+        });
+    }
+
+    /// Committed rows by rising `seq`, and whether a limit cut them. `all`: scheduled ones too, as if they were due.
+    pub(super) fn read(
+        &self,
+        shards: &[ShardId],
+        ranges: &[Run],
+        limit: u32,
+        max_bytes: usize,
+        all: bool,
+    ) -> (Vec<Row>, bool) {
         let mut rows: Vec<Row> = Vec::new();
         let mut bytes = 0;
         for range in ranges {
             for row in self.outbox.range(Seq(range.first)..=Seq(range.last)).map(|(_, r)| r) {
-                if !shards.contains(&row.shard) {
+                if !shards.contains(&row.shard) || (!all && self.due.contains_key(&row.seq)) {
                     continue;
                 }
                 bytes += row.payload.len();

@@ -40,7 +40,7 @@ impl World {
         }
         let acknowledged = p.acknowledged.get(&(lane.shard, lane.epoch));
         for (n, m) in batch.messages.iter().enumerate() {
-            let number = self.ledger.check_sent(m, lane.destination)?;
+            let number = self.ledger.check_sent(m, lane.destination, self.now)?;
             if self.has_been_restored {
                 continue; // What the database has forgotten is sent again, under the positions that it gives now.
             }

@@ -19,6 +19,8 @@ pub(super) enum Written {
     RolledBack,
     /// It was committed, and the database lost it: TRUNCATE, or a backup that does not have it.
     Lost,
+    /// It was taken back before it was due.
+    Cancelled,
 }
 
 /// A message at one destination.
@@ -49,6 +51,8 @@ pub(super) struct AtDestination {
 pub(super) struct Entry {
     pub(super) row: Row,
     pub(super) key: Option<usize>,
+    /// When it is to be delivered, if that is later.
+    pub(super) due: Option<u64>,
     pub(super) written: Written,
     /// When it was committed.
     pub(super) committed_at: u64,
@@ -73,6 +77,8 @@ pub(super) struct Ledger {
     by_key: Vec<Vec<MessageNumber>>,
     /// From this message on, order is not promised: the sequence has started again while the relay ran.
     pub(super) order_ends_at: MessageNumber,
+    /// Where the order of due times is exact: so long before it is due a message must have been committed, microseconds.
+    pub(super) due_order_seen_within: Option<u64>,
     /// Up to where each key's messages are dealt with at each destination.
     dealt_with: Vec<Vec<usize>>,
     destinations: Arc<[DestinationConfig]>,
@@ -89,6 +95,7 @@ impl Ledger {
         Self {
             entries: Vec::new(),
             order_ends_at: MessageNumber::MAX,
+            due_order_seen_within: None,
             by_key: vec![Vec::new(); keys],
             dealt_with: vec![vec![0; destinations.len()]; keys],
             destinations,
@@ -105,6 +112,7 @@ impl Ledger {
         &mut self,
         row: Row,
         key: Option<usize>,
+        due: Option<u64>,
         rejected_by: Option<DestinationIndex>,
         stubborn_at: Option<DestinationIndex>,
     ) {
@@ -115,6 +123,7 @@ impl Ledger {
         self.entries.push(Entry {
             row,
             key,
+            due,
             written: Written::Open,
             committed_at: 0,
             destinations,
@@ -131,7 +140,7 @@ impl Ledger {
             let entry = &mut self.entries[*n];
             entry.written = Written::Committed;
             entry.committed_at = now;
-            if let Some(key) = entry.key {
+            if let Some(key) = entry.key.filter(|_| entry.due.is_none()) {
                 self.by_key[key].push(*n);
             }
         }
@@ -167,10 +176,21 @@ impl Ledger {
     }
 
     /// A message is about to be sent: it must be one that was committed, as it was written, and routed there.
-    pub(super) fn check_sent(&self, message: &Message, destination: DestinationIndex) -> Result<MessageNumber, String> {
+    pub(super) fn check_sent(
+        &self,
+        message: &Message,
+        destination: DestinationIndex,
+        now: u64,
+    ) -> Result<MessageNumber, String> {
         let number = number_of(&message.id).filter(|n| *n < self.entries.len());
         let Some(number) = number else { return Err(format!("a message that nobody wrote is sent: {}", message.id)) };
         let entry = &self.entries[number];
+        if entry.due.is_some_and(|due| now < due) {
+            return Err(format!("{} is sent before it is due", message.id));
+        }
+        if entry.written == Written::Cancelled {
+            return Err(format!("{} is sent after it was cancelled", message.id));
+        }
         if matches!(entry.written, Written::Open | Written::RolledBack) {
             return Err(format!("{} is sent, but its transaction is {:?}", message.id, entry.written));
         }
@@ -207,6 +227,26 @@ impl Ledger {
         if !self.entries[number].destinations.contains(destination) {
             return Ok(()); // It was sent ahead, and then moved by one that did not know the destination.
         }
+        let settled = |before: &MessageNumber| {
+            let entry = &self.entries[*before];
+            entry.at[d].stored > 0
+                || entry.at[d].skipped
+                || entry.at[d].rekeyed
+                || entry.at[d].rerouted
+                || !entry.destinations.contains(destination)
+                || entry.written == Written::Lost
+                || (!self.blocks_key(destination) && self.may_be_dead(*before, destination))
+        };
+        if let Some(due) = self.entries[number].due {
+            // All that had been committed when it was due must be there.
+            let late = |n: &&MessageNumber| self.entries[**n].committed_at < due && !settled(n);
+            return match self.by_key[key].iter().find(late) {
+                None => self.check_due_order(number, key, &settled),
+                Some(before) => Err(format!(
+                    "order of key k{key} at destination {destination}: m{number} was due after m{before}, and is stored before"
+                )),
+            };
+        }
         let (from, place) = (self.dealt_with[key][d], self.by_key[key].iter().position(|n| *n == number));
         let Some(place) = place else { return Err(format!("m{number} is stored, and is not committed")) };
         if place < from {
@@ -218,16 +258,6 @@ impl Ledger {
             return if revived { Ok(()) } else { Err(what) };
         }
         // All that was committed before it must be there, or be given up where later ones may go on.
-        let settled = |before: &MessageNumber| {
-            let entry = &self.entries[*before];
-            entry.at[d].stored > 0
-                || entry.at[d].skipped
-                || entry.at[d].rekeyed
-                || entry.at[d].rerouted
-                || !entry.destinations.contains(destination)
-                || entry.written == Written::Lost
-                || (!self.blocks_key(destination) && self.may_be_dead(*before, destination))
-        };
         if let Some(before) = self.by_key[key][from..place].iter().find(|n| !settled(n)) {
             return Err(format!(
                 "order of key k{key} at destination {destination}: m{number} is stored before m{before}"
@@ -235,6 +265,28 @@ impl Ledger {
         }
         self.dealt_with[key][d] = place;
         Ok(())
+    }
+
+    /// Of messages of a key that are to be delivered later, those that are due earlier go first.
+    fn check_due_order(
+        &self,
+        number: MessageNumber,
+        key: usize,
+        settled: &impl Fn(&MessageNumber) -> bool,
+    ) -> Result<(), String> {
+        let Some(seen_within) = self.due_order_seen_within else { return Ok(()) };
+        let place = |n: MessageNumber| (self.entries[n].due, self.entries[n].row.seq);
+        let earlier = |n: &MessageNumber| {
+            let e = &self.entries[*n];
+            e.key == Some(key)
+                && e.written == Written::Committed
+                && e.due.is_some_and(|due| e.committed_at + seen_within < due)
+                && place(*n) < place(number)
+        };
+        match (0..self.entries.len()).find(|n| earlier(n) && !settled(n)) {
+            None => Ok(()),
+            Some(before) => Err(format!("order of key k{key}: m{number} goes before m{before}, which was due earlier")),
+        }
     }
 
     /// A destination has lost a copy: what comes again of its key begins with it.
@@ -261,7 +313,7 @@ impl Ledger {
             if std::mem::replace(&mut seen[*number], true) {
                 continue;
             }
-            let Some(key) = self.entries[*number].key else { continue };
+            let Some(key) = self.entries[*number].key.filter(|_| self.entries[*number].due.is_none()) else { continue };
             let at = &self.entries[*number].at[usize::from(destination.0)];
             if at.rekeyed || at.rerouted || at.skipped {
                 continue;

@@ -38,6 +38,10 @@ pub enum Deliberate {
     EpochNotChecked,
     /// Open gaps and the tail are read by two statements.
     GapsAndTailApart,
+    /// The database hands out scheduled rows like any other.
+    DueNotAwaited,
+    /// The database hands out scheduled rows that are due, and does not make ordinary ones of them.
+    DueNotClaimed,
 }
 
 /// What a run came to.

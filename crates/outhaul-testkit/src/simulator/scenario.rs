@@ -60,6 +60,10 @@ pub struct ApplicationChances {
     pub unrouted: u32,
     /// Numbers of the sequence that are skipped, of a thousand.
     pub jump: u32,
+    /// Rows that are to be delivered later, of a thousand.
+    pub scheduled: u32,
+    /// Of these, rows that are to be cancelled at some time up to a little after they are due, of a thousand.
+    pub cancelled: u32,
 }
 
 /// What the database does.
@@ -110,8 +114,16 @@ pub struct SinkChances {
     pub unsure: u32,
 }
 
-const QUIET_APPLICATION: ApplicationChances =
-    ApplicationChances { transactions: (20, 80), rollback: 0, long: 0, defect: 0, unrouted: 0, jump: 20 };
+const QUIET_APPLICATION: ApplicationChances = ApplicationChances {
+    transactions: (20, 80),
+    rollback: 0,
+    long: 0,
+    defect: 0,
+    unrouted: 0,
+    jump: 20,
+    scheduled: 0,
+    cancelled: 0,
+};
 const QUIET_DATABASE: DatabaseChances = DatabaseChances {
     failure: 0,
     not_written: 0,
@@ -165,6 +177,8 @@ impl Scenario {
             defect: 30,
             unrouted: 30,
             jump: 100,
+            scheduled: 60,
+            cancelled: 0,
         },
         database: DatabaseChances { slow: 100, ..QUIET_DATABASE },
         ..Self::CALM
@@ -261,6 +275,31 @@ impl Scenario {
         ..Self::CALM
     };
 
+    /// Messages that are to be delivered later, some of them cancelled before, while owners come and go.
+    pub const SCHEDULED: Self = Self {
+        name: "scheduled",
+        application: ApplicationChances {
+            transactions: (30, 120),
+            rollback: 50,
+            long: 30,
+            scheduled: 500,
+            cancelled: 400,
+            ..QUIET_APPLICATION
+        },
+        database: DatabaseChances { unknown: 30, failure: 30, slow: 60, ..QUIET_DATABASE },
+        ..Self::OWNERS
+    };
+
+    /// One process, and nothing fails: among messages of a key that are to be delivered later, the order is exact.
+    pub const SCHEDULED_CALM: Self = Self {
+        name: "scheduled, calm",
+        processes: (1, 1),
+        joins: (0, 0),
+        drains: (0, 0),
+        application: ApplicationChances { transactions: (30, 120), scheduled: 500, ..QUIET_APPLICATION },
+        ..Self::CALM
+    };
+
     /// All of it at once.
     pub const EVERYTHING: Self = Self {
         name: "everything",
@@ -340,6 +379,11 @@ impl Scenario {
 }
 
 impl Scenario {
+    /// Whether messages that are due at different times go in that order whatever happens.
+    pub(super) fn keeps_due_order(&self) -> bool {
+        self.name == Self::SCHEDULED_CALM.name
+    }
+
     /// Whether nothing in it excuses a duplicate.
     pub(super) fn forbids_duplicates(&self) -> bool {
         let s = &self.sinks;
@@ -364,6 +408,8 @@ pub(super) struct Limits {
     pub(super) encoded: bool,
     /// Receipts that a destination is shown at first, and rows that a read of them brings.
     pub(super) receipts_shown: usize,
+    /// Scheduled rows that a look brings at most.
+    pub(super) ahead: usize,
     pub(super) receipt_rows_read: usize,
 }
 
@@ -396,6 +442,7 @@ impl Limits {
             prove_ms: dice.between((20, 200)),
             look_ms: dice.between((100, 3_000)),
             acts_ms: 90,
+            schedule_ms: dice.between((40, 400)),
             store_backoff_ms: (dice.between((5, 50)), dice.between((100, 500))),
         };
         let destinations: Vec<DestinationConfig> =
@@ -416,6 +463,7 @@ impl Limits {
             shards: dice.between((1, 5)) as u16,
             keys: dice.between((1, 12)) as usize,
             encoded: dice.chance(150),
+            ahead: if dice.chance(300) { dice.between((1, 5)) as usize } else { 10_000 },
             receipts_shown: dice.between((1, 60)) as usize,
             receipt_rows_read: dice.between((1, 8)) as usize,
             destinations: destinations.into(),

@@ -105,6 +105,10 @@ impl World {
             if entry.written != Written::Committed || entry.committed_at >= since {
                 continue;
             }
+            // Whether it was due at the start is known as well as the database's clock.
+            if entry.due.is_some_and(|due| due + SECOND >= since) {
+                continue;
+            }
             let Some((shard, position)) = self.db.place(number) else {
                 return Err(format!("a process has stopped as if all were settled, m{number} is not moved"));
             };
@@ -141,7 +145,13 @@ impl World {
             Written::RolledBack if self.db.place(number).is_some() => {
                 return Err(format!("m{number} was rolled back, and is in the log"));
             }
-            Written::RolledBack | Written::Lost => return Ok(()),
+            Written::Cancelled if self.db.place(number).is_some() => {
+                return Err(format!("m{number} was cancelled, and is in the log"));
+            }
+            Written::Cancelled if entry.at.iter().any(|at| at.stored > 0) => {
+                return Err(format!("m{number} was cancelled, and is delivered"));
+            }
+            Written::RolledBack | Written::Lost | Written::Cancelled => return Ok(()),
             Written::Committed => {}
         }
         let Some((shard, position)) = self.db.place(number) else { return Err(format!("m{number} is not in the log")) };

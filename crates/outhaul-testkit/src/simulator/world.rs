@@ -164,6 +164,9 @@ impl World {
             trace_lines,
             dice,
         };
+        if scenario.keeps_due_order() {
+            world.ledger.due_order_seen_within = Some(world.limits.settings.schedule_ms * MS + 100 * MS);
+        }
         for sink in 0..count {
             let wait = world.sinks[sink].flush_every_us;
             world.after(wait, Event::Flush { sink });

@@ -17,6 +17,7 @@ pub mod parked;
 pub mod read;
 pub mod recovery;
 pub mod resolved;
+pub mod scheduled;
 pub mod schema;
 pub mod status_find;
 
@@ -148,6 +149,12 @@ cases! { $
         what_was_changed_is_found_by_position
         parked_rows_are_listed_and_counted
         a_scheduled_row_is_cancelled
+    }
+    scheduled {
+        the_soonest_are_found
+        a_row_is_handed_out_once_it_is_due
+        a_row_that_is_held_is_passed_over
+        a_session_may_have_any_time_zone
     }
     lease {
         a_shard_has_one_owner

@@ -373,7 +373,7 @@ pub async fn headers_above_the_limit_are_not_fetched(flavour: Flavour) {
         }
     }
     let found = f.store.find("most", None).await.expect("find");
-    assert!(matches!(&found[..], [Found::Hot(row)] if row.headers.is_some() && row.defect.is_none()));
+    assert!(matches!(&found[..], [Found::Hot { row, .. }] if row.headers.is_some() && row.defect.is_none()));
     f.owner("one").await.move_all(&f).await;
     assert!(f.hot().await.is_empty());
     let log = f.log(ShardId(0)).await;

@@ -129,7 +129,7 @@ async fn where_is(f: &Fixture, id: &str, hint: Option<(i64, i64)>) -> (Vec<i64>,
     let (mut logged, mut hot) = (Vec::new(), 0);
     for found in f.store.find(id, hint).await.expect("find") {
         match found {
-            Found::Hot(row) => {
+            Found::Hot { row, .. } => {
                 assert_eq!(row.id, id);
                 hot += 1;
             }

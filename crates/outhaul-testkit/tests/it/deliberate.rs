@@ -147,3 +147,23 @@ fn a_paused_lane_sends_on() {
 fn the_next_owner_does_not_know_what_is_paused() {
     is_found(Deliberate::Core(Fault::PauseNotRecovered), &Scenario::ACTS, "which is paused");
 }
+
+#[test]
+fn what_is_scheduled_is_not_known_to_the_next_owner() {
+    is_found(Deliberate::Core(Fault::ScheduleNotRecovered), &Scenario::SCHEDULED, "not settled after");
+}
+
+#[test]
+fn what_is_due_goes_before_what_was_there() {
+    is_found(Deliberate::Core(Fault::DueOvertakes), &Scenario::SCHEDULED, "and is stored before");
+}
+
+#[test]
+fn what_is_scheduled_is_sent_at_once() {
+    is_found(Deliberate::DueNotAwaited, &Scenario::SCHEDULED, "before it is due");
+}
+
+#[test]
+fn what_is_due_can_still_be_cancelled() {
+    is_found(Deliberate::DueNotClaimed, &Scenario::SCHEDULED, "cancelled");
+}

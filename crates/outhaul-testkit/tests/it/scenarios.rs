@@ -96,6 +96,16 @@ fn s5_acts_forgotten() {
 }
 
 #[test]
+fn scheduled() {
+    holds(&Scenario::SCHEDULED);
+}
+
+#[test]
+fn scheduled_calm() {
+    assert_eq!(holds(&Scenario::SCHEDULED_CALM).duplicates, 0);
+}
+
+#[test]
 fn a_seed_gives_the_same_run_every_time() {
     for seed in 0..20 {
         let once = run(&Scenario::EVERYTHING, seed, None).unwrap_or_else(|failure| panic!("\n{failure}"));
