@@ -51,6 +51,14 @@ pub enum Fault {
     PauseIgnored,
     /// What is paused is not known after a recovery.
     PauseNotRecovered,
+    /// Each lane of a destination has the rate for itself.
+    RatePerLane,
+    /// Each instance has the rate for itself.
+    RateNotShared,
+    /// A batch with messages that were tried before does not count as under way.
+    RetryNotCounted,
+    /// Where a destination has limits, the first slot of the first shard is served first, every time.
+    NoTurns,
 }
 
 /// The faults that are switched on.

@@ -147,3 +147,23 @@ fn a_paused_lane_sends_on() {
 fn the_next_owner_does_not_know_what_is_paused() {
     is_found(Deliberate::Core(Fault::PauseNotRecovered), &Scenario::ACTS, "which is paused");
 }
+
+#[test]
+fn each_lane_has_the_rate_for_itself() {
+    is_found(Deliberate::Core(Fault::RatePerLane), &Scenario::LIMITED, "is beyond the rate");
+}
+
+#[test]
+fn each_instance_has_the_rate_for_itself() {
+    is_found(Deliberate::Core(Fault::RateNotShared), &Scenario::LIMITED, "all together are beyond the rate");
+}
+
+#[test]
+fn a_batch_that_is_tried_again_does_not_count_as_under_way() {
+    is_found(Deliberate::Core(Fault::RetryNotCounted), &Scenario::LIMITED, "batches under way");
+}
+
+#[test]
+fn slots_do_not_take_turns() {
+    is_found(Deliberate::Core(Fault::NoTurns), &Scenario::LIMITED, "is left out");
+}
