@@ -40,7 +40,6 @@ pub fn parse_rate(text: &str) -> Option<u64> {
     const MOST: f64 = 1_000_000.0;
     let number: f64 = text.strip_suffix("/s").unwrap_or(text).trim().parse().ok()?;
     // Comparisons with what is no number are false.
-    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it is within its limits")]
     (0.001..=MOST).contains(&number).then(|| (number * 1_000.0).round() as u64)
 }
 

@@ -80,7 +80,7 @@ async fn a_rate_holds_over_all_shards_and_instances(flavour: Flavour) {
     for relay in relays {
         relay.drain().await;
     }
-    let (mut all, burst) = (0, (1.0 + RATE as f64 * 0.1) * 2.0);
+    let (mut all, burst) = (0usize, (1.0 + RATE as f64 * 0.1) * 2.0);
     let sent = sent.lock().unwrap().clone();
     for (at, messages) in sent.iter().filter(|(at, _)| *at > began) {
         all += messages;
