@@ -35,6 +35,20 @@ pub fn parse_size(text: &str) -> Option<u64> {
     number.parse::<u64>().ok()?.checked_mul(factor).filter(|n| *n <= 1 << 40)
 }
 
+/// Reads `500`, `0.5`, `500/s`: a number a second, from a thousandth to a million. Thousandths.
+pub fn parse_rate(text: &str) -> Option<u64> {
+    const MOST: f64 = 1_000_000.0;
+    let number: f64 = text.strip_suffix("/s").unwrap_or(text).trim().parse().ok()?;
+    // Comparisons with what is no number are false.
+    (0.001..=MOST).contains(&number).then(|| (number * 1_000.0).round() as u64)
+}
+
+/// A rate in thousandths, as [`parse_rate`] reads it: `500/s`, `0.5/s`.
+pub fn rate_text(milli: u64) -> String {
+    let fraction = format!(".{:03}", milli % 1_000);
+    format!("{}{}/s", milli / 1_000, fraction.trim_end_matches('0').trim_end_matches('.'))
+}
+
 /// A length of time in the two largest units that it has: `2d 3h`, `4m 10s`, `350ms`.
 pub fn span_text(ms: u64) -> String {
     const UNITS: [(u64, &str); 4] = [(86_400_000, "d"), (3_600_000, "h"), (60_000, "m"), (1_000, "s")];
@@ -71,6 +85,26 @@ mod tests {
         assert_eq!(span_text(250_000), "4m 10s");
         assert_eq!(span_text(86_400_000 * 2 + 3_600_000 * 3 + 5), "2d 3h");
         assert_eq!(span_text(3_600_000), "1h");
+    }
+
+    #[test]
+    fn rates() {
+        for (text, milli) in [
+            ("500", 500_000),
+            ("0.5", 500),
+            ("500/s", 500_000),
+            ("7.25 /s", 7_250),
+            ("1e3", 1_000_000),
+            ("0.001", 1),
+            ("1000000", 1_000_000_000),
+        ] {
+            assert_eq!(parse_rate(text), Some(milli), "{text}");
+            assert_eq!(parse_rate(&rate_text(milli)), Some(milli), "{text}");
+        }
+        for text in ["", "0", "-1", "nan", "inf", "-inf", "0.0009", "1000001", "1/m", "/s", "many", "1e99"] {
+            assert_eq!(parse_rate(text), None, "{text}");
+        }
+        assert_eq!([500_000, 500, 7_250, 1, 0].map(rate_text), ["500/s", "0.5/s", "7.25/s", "0.001/s", "0/s"]);
     }
 
     #[test]

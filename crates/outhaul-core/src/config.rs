@@ -91,7 +91,7 @@ impl Default for Settings {
     }
 }
 
-/// Limits of a lane.
+/// Limits of a destination and its lanes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LaneLimits {
     /// A send without an answer for this long is Unknown, milliseconds.
@@ -125,6 +125,11 @@ pub struct LaneLimits {
     pub max_forgotten: u64,
     /// Messages whose acknowledgement has not reached the demanded level yet; above it the lane takes no new ones.
     pub max_unproven: usize,
+    /// Messages in a thousand seconds that the destination is sent at most, by all lanes of all instances together. None:
+    /// as many as it takes.
+    pub rate_milli: Option<u64>,
+    /// Batches that may be under way to the destination from this instance, over all its lanes. None: one in each slot.
+    pub concurrency: Option<usize>,
 }
 
 impl Default for LaneLimits {
@@ -145,6 +150,8 @@ impl Default for LaneLimits {
             breaker_backoff_ms: (100, 10_000),
             max_forgotten: 1_000_000,
             max_unproven: 65_536,
+            rate_milli: None,
+            concurrency: None,
         }
     }
 }

@@ -55,6 +55,14 @@ pub enum Fault {
     ScheduleNotRecovered,
     /// Scheduled rows are taken before what had committed when they became due.
     DueOvertakes,
+    /// Each lane of a destination has the rate for itself.
+    RatePerLane,
+    /// Each instance has the rate for itself.
+    RateNotShared,
+    /// A batch with messages that were tried before does not count as under way.
+    RetryNotCounted,
+    /// Where a destination has limits, the first slot of the first shard is served first, every time.
+    NoTurns,
 }
 
 /// The faults that are switched on.

@@ -8,6 +8,7 @@
 //! the [`lane`]s that their [`route`] names, and what the sinks answer returns as [`receipt`]s into a [`checkpoint`].
 
 pub mod act;
+mod allowance;
 pub mod checkpoint;
 pub mod chunk;
 pub mod comparison;

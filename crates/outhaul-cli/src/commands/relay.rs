@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use outhaul_core::config::LaneLimits;
 use outhaul_relay::{Delivered, Maintenance, RelayError, Stop};
 use outhaul_store::Store;
 use tokio::sync::watch;
@@ -118,10 +119,17 @@ fn destinations(config: &Config, sinks: &[Arc<SharedSink>]) -> Vec<outhaul_relay
         .map(|(d, sink)| outhaul_relay::Destination {
             name: d.name.clone(),
             sink: Arc::new(sink.handle()),
-            limits: d.limits.clone(),
+            limits: of_one_outbox(&d.limits, config.outboxes.len()),
             require_ack: d.require_ack,
         })
         .collect()
+}
+
+/// What one of several outboxes may send: each has its own lanes, and all of them one rate and one concurrency.
+fn of_one_outbox(limits: &LaneLimits, outboxes: usize) -> LaneLimits {
+    let share = |all: u64| (all / outboxes.max(1) as u64).max(1);
+    let concurrency = limits.concurrency.map(|all| (all / outboxes.max(1)).max(1));
+    LaneLimits { rate_milli: limits.rate_milli.map(share), concurrency, ..limits.clone() }
 }
 
 async fn one(
@@ -251,5 +259,20 @@ impl Signals {
             std::future::pending::<()>().await;
         }
         "Ctrl-C"
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn outboxes_share_the_limits_of_a_destination() {
+        let limits = LaneLimits { rate_milli: Some(500_000), concurrency: Some(8), ..LaneLimits::default() };
+        let of = |outboxes| of_one_outbox(&limits, outboxes);
+        assert_eq!(of(1), limits);
+        assert_eq!((of(3).rate_milli, of(3).concurrency), (Some(166_666), Some(2)));
+        assert_eq!(of(9).concurrency, Some(1), "each must get on");
+        assert_eq!(of_one_outbox(&LaneLimits::default(), 3), LaneLimits::default());
     }
 }

@@ -81,6 +81,8 @@ struct LaneReport {
     down_since: Option<String>,
     /// Why nothing new is begun in it.
     paused: Option<PauseReport>,
+    /// The destination's rate, by the configuration.
+    rate: Option<String>,
 }
 
 /// A pause of a lane, or of its shard.
@@ -281,7 +283,8 @@ async fn level(
 fn lane(config: &Config, s: &ShardStatus, state: &LaneState, ack_level: Option<&'static str>) -> LaneReport {
     let ahead: u64 = state.ahead.iter().map(|run| run.last - run.first + 1).sum();
     let lag = s.log_end.0.saturating_sub(state.cursor.0).saturating_sub(ahead);
-    let kind = config.destinations.iter().find(|d| d.name == state.destination).map(|d| d.kind.clone());
+    let configured = config.destinations.iter().find(|d| d.name == state.destination);
+    let kind = configured.map(|d| d.kind.clone());
     let state_word = if kind.is_none() && !config.destinations.is_empty() {
         LaneWord::NotConfigured
     } else if lag == 0 {
@@ -293,6 +296,7 @@ fn lane(config: &Config, s: &ShardStatus, state: &LaneState, ack_level: Option<&
     };
     LaneReport {
         kind,
+        rate: configured.and_then(|d| d.limits.rate_milli).map(measure::rate_text),
         state: state_word,
         ack_level,
         cursor: Some(state.cursor.0),
@@ -319,6 +323,7 @@ fn lane_of(s: &ShardStatus, destination: &str) -> LaneReport {
         last_error: s.last_errors.iter().find(|(name, _)| name == destination).map(|(_, text)| text.clone()),
         down_since: None,
         paused: None,
+        rate: None,
     }
 }
 
@@ -400,9 +405,11 @@ fn table(report: &Report) -> Vec<String> {
                 };
                 let word =
                     serde_json::to_value(l.state).ok().and_then(|v| v.as_str().map(str::to_owned)).unwrap_or_default();
+                let held_back = l.rate.as_ref().filter(|_| l.state == LaneWord::Delivering);
+                let limit = held_back.map_or_else(String::new, |rate| format!(", at most {rate}"));
                 let lane = [
                     l.destination.clone(),
-                    word.replace('_', " "),
+                    word.replace('_', " ") + &limit,
                     l.ack_level.map_or_else(dash, str::to_owned),
                     l.cursor.map_or_else(dash, |c| c.to_string()),
                     l.lag.to_string(),
@@ -555,6 +562,30 @@ mod tests {
         assert_eq!(down, ["gone"]);
         assert_eq!(lanes[1].last_error.as_deref(), Some("OUT-2030 no route"));
         assert_eq!(lanes[1].down_since.as_deref(), Some("1970-01-01T00:00:00.000000Z"));
+    }
+
+    #[test]
+    fn a_lane_with_a_rate_says_so_while_it_has_something_to_deliver() {
+        let limited = "[[outbox]]\nurl = \"x.db\"\n[[destination]]\nname = \"a\"\nkind = \"stdout\"\nrate = 0.5\n";
+        let (c, mut s) = (config(limited), shard());
+        s.owner = Some("one".into());
+        let lanes: Vec<LaneReport> = s.lanes.lanes.iter().map(|(l, _)| lane(&c, &s, l, None)).collect();
+        assert_eq!([&lanes[0].rate, &lanes[1].rate].map(Option::as_deref), [Some("0.5/s"), None]);
+        let shard = ShardReport {
+            shard: 0,
+            owner: s.owner,
+            epoch: 3,
+            hot_rows: 0,
+            oldest_hot_ms: None,
+            scheduled_rows: 0,
+            next_due_ms: None,
+            log_end: 10,
+            lanes,
+        };
+        let (name, mode) = ("main".into(), "move".into());
+        let outbox = OutboxReport { name, mode, shards: vec![shard], instances: vec![], same_configuration: true };
+        let text = table(&Report { outboxes: vec![outbox] });
+        assert!(text[1].contains("delivering, at most 0.5/s"), "{text:#?}");
     }
 
     #[test]

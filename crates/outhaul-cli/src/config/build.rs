@@ -265,7 +265,7 @@ fn json(value: &Value) -> Json {
         Value::Table(entries) => {
             Json::Object(entries.iter().map(|(name, node)| (name.clone(), json(&node.value))).collect())
         }
-        Value::Other(_) => Json::Null,
+        Value::Fraction(_) | Value::Other(_) => Json::Null,
     }
 }
 
@@ -282,6 +282,10 @@ fn limits(t: &Table, p: &mut Problems) -> LaneLimits {
         send_limit_ms: t.whole("send_limit", p).unwrap_or_default(),
         max_batch: t.whole("max_batch", p).map_or(standard.max_batch, bytes),
         max_batch_bytes: t.whole("max_batch_bytes", p).map_or(standard.max_batch_bytes, bytes),
+        rate_milli: t.whole("rate", p),
+        concurrency: t.whole("concurrency", p).map(bytes),
+        max_queued: t.whole("max_queued", p).map_or(standard.max_queued, bytes),
+        max_queued_bytes: t.whole("max_queued_bytes", p).map_or(standard.max_queued_bytes, bytes),
         quick_tries: count("quick_tries", p),
         max_attempts: count("max_attempts", p),
         retry_backoff_ms,

@@ -26,7 +26,7 @@ pub fn interpolate(node: &mut Node, around: &Surroundings<'_>, complain: &mut dy
         },
         Value::List(items) => items.iter_mut().for_each(|item| interpolate(item, around, complain)),
         Value::Table(entries) => entries.iter_mut().for_each(|(_, item)| interpolate(item, around, complain)),
-        Value::Whole(_) | Value::Switch(_) | Value::Other(_) => {}
+        Value::Whole(_) | Value::Switch(_) | Value::Fraction(_) | Value::Other(_) => {}
     }
 }
 

@@ -22,6 +22,8 @@ pub enum Shape {
     Size(u64),
     /// As `Size`, with the largest allowed too.
     SizeWithin(u64, u64),
+    /// A number a second, perhaps with a fraction, with or without `/s`. It is read as thousandths.
+    Rate,
     /// One of these words.
     Word(&'static [&'static str]),
     /// A list of texts, at least one.
@@ -71,7 +73,7 @@ pub(super) const fn key(name: &'static str, shape: Shape, absent: Absent, doc: &
 }
 
 use Absent::{Default, Means, Required};
-use Shape::{List, Path, Size, SizeWithin, Span, Switch, Text, Url, Whole, Word};
+use Shape::{List, Path, Rate, Size, SizeWithin, Span, Switch, Text, Url, Whole, Word};
 
 /// Ack levels, weakest first.
 pub const ACK_LEVELS: &[&str] = &["received", "flushed", "replicated", "quorum"];
@@ -279,6 +281,30 @@ pub const DESTINATION: &[Key] = &[
     ),
     key("max_batch", Whole(1, 10_000), Default("500"), "Most messages in a batch."),
     key("max_batch_bytes", Size(1_024), Default("1MiB"), "Most bytes in a batch, unless a single message is larger."),
+    key(
+        "rate",
+        Rate,
+        Means("as many as it takes"),
+        "Most messages a second, tries and probes counted, from all instances together: each has the share of the shards that it owns. What was not used is kept for a tenth of a second.",
+    ),
+    key(
+        "concurrency",
+        Whole(1, 100_000),
+        Means("one in each slot of each shard"),
+        "Most batches under way at one time, over all shards of a relay process.",
+    ),
+    key(
+        "max_queued",
+        Whole(1, 10_000_000),
+        Default("10000"),
+        "Most messages of a shard that are in memory for it, those under way included, and most results that are not stored yet.",
+    ),
+    key(
+        "max_queued_bytes",
+        Size(1_024),
+        Default("8MiB"),
+        "Most bytes of a shard that are in memory for it, those under way included.",
+    ),
     key("quick_tries", Whole(1, 100), Default("3"), "Tries in place before a message is set aside as `retrying`."),
     key(
         "max_attempts",

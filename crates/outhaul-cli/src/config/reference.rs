@@ -70,7 +70,8 @@ configuration. A variable that begins with `OUTHAUL__` and names nothing is an e
 ## Values
 
 Lengths of time have a unit: `\"250ms\"`, `\"3s\"`, `\"10m\"`, `\"1h30m\"`, `\"7d\"`. Sizes are bytes, or have a unit:
-`65536`, `\"512KiB\"`, `\"4MiB\"`, `\"1GiB\"`. Paths are relative to the current folder.
+`65536`, `\"512KiB\"`, `\"4MiB\"`, `\"1GiB\"`. Rates may have a fraction: `500`, `0.5`, `\"500/s\"`. Paths are relative to the current
+folder.
 ";
 
 /// The page.
@@ -119,6 +120,7 @@ fn short(shape: Shape) -> String {
         Shape::SizeWithin(least, most) => {
             format!("{}, at most {}", short(Shape::Size(least)), format_args!("{}MiB", most >> 20))
         }
+        Shape::Rate => "number a second, 0.001 to 1000000".into(),
         Shape::Word(words) => words.iter().map(|w| format!("`\"{w}\"`")).collect::<Vec<_>>().join(", "),
         Shape::List => "list of texts".into(),
     }

@@ -97,7 +97,7 @@ impl Table {
         }
     }
 
-    /// A number; milliseconds or bytes where the key is a length of time or a size.
+    /// A number; milliseconds or bytes where the key is a length of time or a size, thousandths where it is a rate.
     pub fn whole(&self, key: &str, problems: &mut Problems) -> Option<u64> {
         match self.read(key, problems) {
             Some(Read::Whole(n)) => Some(n),

@@ -204,6 +204,30 @@ fn what_must_hold_between_the_parts() {
 }
 
 #[test]
+fn limits_of_a_destination() {
+    let file =
+        |more: &str| format!("[[outbox]]\nurl = \"a.db\"\n[[destination]]\nname = \"t\"\nkind = \"stdout\"\n{more}");
+    let limits = |more: &str| read(&file(more), &[]).unwrap().destinations[0].limits.clone();
+    assert_eq!((limits("").rate_milli, limits("").concurrency), (None, None));
+    for (text, milli) in [("500", 500_000), ("0.5", 500), ("\"500/s\"", 500_000), ("1_000.25", 1_000_250)] {
+        assert_eq!(limits(&format!("rate = {text}\n")).rate_milli, Some(milli), "{text}");
+    }
+    let l = limits("concurrency = 4\nmax_queued = 100\nmax_queued_bytes = \"1MiB\"\n");
+    assert_eq!((l.concurrency, l.max_queued, l.max_queued_bytes), (Some(4), 100, 1 << 20));
+    let by_variable = read(&file(""), &[("OUTHAUL__DESTINATION__T__RATE", "0.25")]).unwrap();
+    assert_eq!(by_variable.destinations[0].limits.rate_milli, Some(250));
+    let takes = "takes a number of messages a second, such as 500 or 0.5, from 0.001 to 1000000";
+    for (text, told) in [("0", "\"0\""), ("-1", "\"-1\""), ("-0.5", "\"-0.5\""), ("nan", "\"nan\""), ("inf", "\"inf\"")]
+    {
+        let p = refused(&file(&format!("rate = {text}\n")), &[]).join("\n");
+        assert_eq!(p, format!("OUT-3005 outhaul.toml line 6: rate of destination {takes}; {told} is not"));
+    }
+    for wrong in ["rate = \"fast\"", "rate = true", "concurrency = 0", "concurrency = -1", "concurrency = 1.5"] {
+        assert!(refused(&file(wrong), &[])[0].starts_with("OUT-3005 "), "{wrong}");
+    }
+}
+
+#[test]
 fn all_of_them_together() {
     let file = "[relay]\nlease_tll = 1\n[[outbox]]\nurl = \"mysql://u:${NOPE}@h/d\"\nmode = \"status\"\n[[route]]\ntopic = \"*\"\nto = [\"x\"]\n";
     let mut codes: Vec<String> =

@@ -52,7 +52,7 @@ fn node(text: &str, value: &DeValue<'_>, at: usize) -> Node {
             Value::List(items.iter().map(|item| node(text, item.get_ref(), item.span().start)).collect())
         }
         DeValue::Table(table) => Value::Table(entries(text, table)),
-        DeValue::Float(_) => Value::Other("a fraction"),
+        DeValue::Float(f) => Value::Fraction(f.as_str().to_owned()),
         DeValue::Datetime(_) => Value::Other("a date"),
     };
     Node::new(value, Origin::Line(line_at(text, at)))

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::keys::Shape;
-use crate::measure::{parse_size, parse_span};
+use crate::measure::{parse_rate, parse_size, parse_span};
 
 /// Where a value was written.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,7 +39,9 @@ pub enum Value {
     List(Vec<Node>),
     /// A table, in the order of the file.
     Table(Vec<(String, Node)>),
-    /// Something that no key takes: a date, a fraction. Its kind.
+    /// A number with a fraction, or one that is none (`nan`, `inf`), as it was written.
+    Fraction(String),
+    /// Something that no key takes, such as a date. Its kind.
     Other(&'static str),
 }
 
@@ -68,6 +70,7 @@ impl Node {
             Value::Switch(_) => "true or false",
             Value::List(_) => "a list",
             Value::Table(_) => "a table",
+            Value::Fraction(_) => "a fraction",
             Value::Other(kind) => kind,
         }
     }
@@ -76,7 +79,10 @@ impl Node {
     pub fn scalar(&self, shape: Shape) -> Option<String> {
         match (&self.value, shape) {
             (Value::Text(text), _) => Some(text.clone()),
-            (Value::Whole(n), Shape::Whole(..) | Shape::Size(_) | Shape::SizeWithin(..)) => Some(n.to_string()),
+            (Value::Whole(n), Shape::Whole(..) | Shape::Size(_) | Shape::SizeWithin(..) | Shape::Rate) => {
+                Some(n.to_string())
+            }
+            (Value::Fraction(text), Shape::Rate) => Some(text.clone()),
             (Value::Switch(b), Shape::Switch) => Some(b.to_string()),
             _ => None,
         }
@@ -88,7 +94,7 @@ impl Node {
 pub enum Read {
     /// Text, path, URL or word.
     Text(String),
-    /// Number, milliseconds or bytes.
+    /// Number, milliseconds, bytes, or a rate in thousandths.
     Whole(u64),
     /// Switch.
     Switch(bool),
@@ -114,6 +120,7 @@ pub fn check(shape: Shape, text: &str) -> Result<Read, String> {
         Shape::SizeWithin(least, most) => {
             parse_size(text).filter(|n| (least..=most).contains(n)).map(Read::Whole).ok_or_else(expected)
         }
+        Shape::Rate => parse_rate(text).map(Read::Whole).ok_or_else(expected),
         Shape::Word(words) if words.contains(&text) => Ok(Read::Text(text.into())),
         Shape::Word(_) => Err(expected()),
         Shape::List => {
@@ -143,6 +150,7 @@ pub fn expectation(shape: Shape) -> String {
         Shape::SizeWithin(least, most) => {
             format!("{}, at most {}", expectation(Shape::Size(least)), format_args!("{}MiB", most >> 20))
         }
+        Shape::Rate => "a number of messages a second, such as 500 or 0.5, from 0.001 to 1000000".into(),
         Shape::Word(words) => format!("one of \"{}\"", words.join("\", \"")),
         Shape::List => "a list of texts, at least one".into(),
     }

@@ -4,6 +4,7 @@
 //! is under way nothing begins: it may renew connections, and nothing may slip over a renewed one unseen.
 
 use super::{Command, Event, Instance, Mode, Phase, Ready};
+use crate::allowance::Allowance;
 use crate::config::{LaneLimits, Now};
 use crate::destination::DestinationIndex;
 use crate::message::{Epoch, Position, ShardId};
@@ -14,7 +15,7 @@ use crate::trouble::Trouble;
 const MOST_PROOFS: usize = 8_192;
 
 /// A destination, for all shards.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Target {
     /// Number of the newest start that began.
     start: u64,
@@ -31,6 +32,8 @@ pub(super) struct Target {
     look_at_us: u64,
     /// What the question for proof was about that is under way.
     asked: Option<Vec<Asked>>,
+    /// What it may be sent.
+    pub(super) allowance: Allowance,
 }
 
 /// An acknowledgement whose proof was asked for.
@@ -50,13 +53,22 @@ enum State {
     Started,
 }
 
-impl Default for State {
-    fn default() -> Self {
-        Self::Wanted(0)
-    }
-}
-
 impl Target {
+    pub(super) fn new(limits: &LaneLimits) -> Self {
+        Self {
+            start: 0,
+            state: State::Wanted(0),
+            failures: 0,
+            trouble: None,
+            answered_at_us: 0,
+            proves_later: None,
+            prove_at_us: 0,
+            look_at_us: 0,
+            asked: None,
+            allowance: Allowance::new(limits),
+        }
+    }
+
     /// The start after which may be sent. None: not now.
     pub(super) fn open(&self) -> Option<u64> {
         let open = self.start > 0 && self.trouble.is_none() && self.state != State::Starting;

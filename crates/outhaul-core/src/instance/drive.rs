@@ -7,6 +7,7 @@ use super::{
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use crate::allowance::{ALL_SLOTS, Share};
 use crate::checkpoint::{Checkpoint, ShardOutcome};
 use crate::config::{Now, QUIET_AFTER_MS};
 use crate::faults::Fault;
@@ -485,12 +486,63 @@ impl Instance {
                 if !positions.is_empty() {
                     self.commands.push_back(Command::ReadParked { shard, epoch, destination, positions });
                 }
-                for batch in lane.begin_sends(now, until, start) {
+                let Some(target) = self.targets.get_mut(usize::from(destination.0)) else { continue };
+                if target.allowance.is_limited() {
+                    continue; // Lanes of all shards take turns.
+                }
+                for batch in lane.begin_sends(now, until, start, ALL_SLOTS, &mut target.allowance) {
                     self.commands.push_back(Command::Send { shard, epoch, destination, batch });
                 }
             }
         }
         self.tell(events);
+        if self.targets.iter().any(|target| target.allowance.is_limited()) {
+            self.drive_limited(now);
+        }
+    }
+
+    /// Begins batches for destinations that have limits, as far as these go: one slot after the other, over all shards.
+    fn drive_limited(&mut self, now: Now) {
+        let (share, faults) = (self.share(now), self.config.faults);
+        for (destination, target) in self.config.indexes().zip(&mut self.targets) {
+            let (open, allowance) = (target.open(), &mut target.allowance);
+            if !allowance.is_limited() {
+                continue;
+            }
+            allowance.advance(now, share);
+            let Some(start) = open.filter(|_| allowance.most().is_some()) else { continue };
+            if faults.has(Fault::NoTurns) {
+                allowance.forget_turn();
+            }
+            let alone = faults.has(Fault::RatePerLane).then(|| allowance.clone());
+            for (shards, slots) in allowance.turns() {
+                for (shard, owned) in self.shards.range_mut(shards) {
+                    let (epoch, until) = (owned.epoch, owned.lease_until_us);
+                    let Phase::Running(p) = &mut owned.phase else { continue };
+                    if p.draining || !p.is_proven() || p.is_paused(destination, &self.config) {
+                        continue;
+                    }
+                    let Some(lane) = p.lane_mut(destination) else { continue };
+                    if let Some(full) = &alone {
+                        allowance.refill(full);
+                    }
+                    for batch in lane.begin_sends(now, until, Some(start), slots, allowance) {
+                        self.commands.push_back(Command::Send { shard: *shard, epoch, destination, batch });
+                    }
+                }
+            }
+        }
+    }
+
+    /// What this instance has of the shards, for certain. What it hands over it has no more.
+    fn share(&self, now: Now) -> Share {
+        if self.config.faults.has(Fault::RateNotShared) {
+            return Share { mine: 1, of: 1 };
+        }
+        let is_mine = |owned: &&Owned| {
+            now.mono_us < owned.lease_until_us && matches!(&owned.phase, Phase::Running(p) if !p.draining)
+        };
+        Share { mine: self.shards.values().filter(is_mine).count(), of: self.report.leases.len() }
     }
 
     /// When [`super::Input::Tick`] is needed at the latest, microseconds of the monotonic clock. None: only an answer
@@ -536,7 +588,7 @@ impl Instance {
                         let until = owned.lease_until_us;
                         times.extend(lanes.filter_map(|(index, (lane, target))| {
                             let start = target.open().filter(|_| !p.is_paused(index, &self.config));
-                            lane.deadline_us(now, until, start)
+                            lane.deadline_us(now, until, start, target.allowance.gate())
                         }));
                         times.extend(p.acts_deadline_us(now));
                     }

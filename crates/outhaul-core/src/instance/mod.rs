@@ -176,7 +176,7 @@ impl Instance {
     /// An instance that owns nothing yet.
     pub fn new(config: Config) -> Self {
         Self {
-            targets: config.indexes().map(|_| Target::default()).collect(),
+            targets: config.destinations.iter().map(|d| Target::new(&d.limits)).collect(),
             names: config.names(),
             digest: config.digest(),
             jitter: Jitter::new(config.seed),
@@ -287,6 +287,7 @@ impl Instance {
             Input::Answer { shard, epoch, destination, slot, batch, outcomes } => {
                 let mut jitter = self.jitter.clone();
                 let mut events = Vec::new();
+                self.batch_ended(destination);
                 let lane = self.lane(shard, epoch, destination);
                 let down = lane.and_then(|lane| lane.on_answer(slot, batch, outcomes, now, &mut jitter, &mut events));
                 self.jitter = jitter;
@@ -296,6 +297,7 @@ impl Instance {
                 }
             }
             Input::NotSent { shard, epoch, destination, slot, batch } => {
+                self.batch_ended(destination);
                 if let Some(lane) = self.lane(shard, epoch, destination) {
                     lane.on_not_sent(slot, batch, now);
                 }
@@ -319,6 +321,13 @@ impl Instance {
             }
         }
         self.drive(now);
+    }
+
+    /// Also of a shard that was given up meanwhile.
+    fn batch_ended(&mut self, destination: DestinationIndex) {
+        if let Some(target) = self.target(destination) {
+            target.allowance.ended();
+        }
     }
 
     fn lane(&mut self, shard: ShardId, epoch: Epoch, destination: DestinationIndex) -> Option<&mut crate::lane::Lane> {

@@ -1,10 +1,12 @@
 //! From the log into slots, and from answers back: how messages of a lane move.
 
 use std::collections::{HashMap, HashSet};
+use std::ops::Bound;
 use std::sync::Arc;
 
 use super::slot::{Held, Item, Slot};
 use super::{Lane, OrderKey, SendBatch};
+use crate::allowance::{Allowance, Gate};
 use crate::config::{Jitter, Now};
 use crate::faults::Fault;
 use crate::instance::Event;
@@ -133,19 +135,33 @@ impl Lane {
     }
 
     /// Begins a batch in every slot that has something to send and none under way.
-    /// `start` is the start of the destination after which it may be sent to; None: none may begin now.
-    pub(crate) fn begin_sends(&mut self, now: Now, lease_until_us: u64, start: Option<u64>) -> Vec<SendBatch> {
+    /// `start` is the start of the destination after which it may be sent to; None: none may begin now. `slots` are those
+    /// that have their turn, `allowance` is what the destination may be sent.
+    pub(crate) fn begin_sends(
+        &mut self,
+        now: Now,
+        lease_until_us: u64,
+        start: Option<u64>,
+        slots: (Bound<u32>, Bound<u32>),
+        allowance: &mut Allowance,
+    ) -> Vec<SendBatch> {
         if !self.is_covered(now, lease_until_us) {
             return Vec::new(); // The answer could come when the shard is somebody else's.
         }
         let Some(start) = start.filter(|_| self.is_verified(start)) else { return Vec::new() };
         let limit_ms = self.config.limits.send_limit_ms;
         let mut batches = Vec::new();
-        for (id, slot) in &mut self.slots {
+        for (id, slot) in self.slots.range_mut(slots) {
             let Some(max) = slot.allows(now, start, &self.config.limits) else { continue };
+            let Some(most) = allowance.most() else { break };
             let batch = self.last_batch + 1;
+            let max = max.min(most);
             let Some(messages) = slot.begin(batch, start, now.mono_us, max, &self.config.limits) else { continue };
             slot.breaker.begin();
+            allowance.begun(messages.len(), (self.shard, *id));
+            if self.faults.has(Fault::RetryNotCounted) && slot.is_tried_again() {
+                allowance.ended();
+            }
             self.last_batch = batch;
             self.in_flight += 1;
             batches.push(SendBatch { slot: *id, batch, messages, limit_ms, start });
@@ -421,14 +437,20 @@ impl Lane {
     }
 
     /// When the lane has something to do by itself, microseconds of the monotonic clock. What waits for an answer, or
-    /// for the lease to be renewed, is left out: both come as an input.
-    pub(crate) fn deadline_us(&self, now: Now, lease_until_us: u64, start: Option<u64>) -> Option<u64> {
+    /// for the lease to be renewed, is left out: both come as an input. `gate` is when the destination may be sent to.
+    pub(crate) fn deadline_us(&self, now: Now, lease_until_us: u64, start: Option<u64>, gate: Gate) -> Option<u64> {
         let log = (self.log_retry_at_us > now.mono_us).then_some(self.log_retry_at_us);
         let verify = start.and_then(|start| self.verify_at_us(start));
         let sends =
             start.filter(|_| self.is_verified(start) && self.is_covered(now, lease_until_us)).and_then(|start| {
-                let slots = self.slots.values().filter_map(|slot| slot.deadline_us(start));
-                slots.chain(self.parked_deadline_us(now, start)).min()
+                let is_held_back = gate != Gate::Open;
+                let slots = self.slots.values().filter_map(|slot| slot.deadline_us(start, is_held_back)).min();
+                let slots = match gate {
+                    Gate::Open => slots,
+                    Gate::At(at) => slots.map(|ready| ready.max(at)),
+                    Gate::Shut => None,
+                };
+                slots.into_iter().chain(self.parked_deadline_us(now, start)).min()
             });
         sends.into_iter().chain(verify).chain(log).min()
     }

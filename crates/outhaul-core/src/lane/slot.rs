@@ -102,6 +102,8 @@ pub(super) struct Slot {
     pub(super) silent_batches: u32,
     /// Messages that wait for a part of the destination that is down, and their bytes.
     pub(super) aside: (usize, usize),
+    /// A batch of one message was not one of those: the next one may be.
+    aside_next: bool,
     /// Messages here, those under way included, and their bytes. Parked ones are not counted.
     pub(super) queued: usize,
     pub(super) queued_bytes: usize,
@@ -109,7 +111,8 @@ pub(super) struct Slot {
 
 impl Slot {
     /// Takes the next batch: first keys whose wait is over, then the queue; messages of held keys join those held. Of what
-    /// waits for a part that is down it takes no more than half a batch, so that the others get on.
+    /// waits for a part that is down it takes no more than half a batch, or every other batch where that is one message,
+    /// so that the others get on.
     pub(super) fn begin(
         &mut self,
         batch: u64,
@@ -135,7 +138,14 @@ impl Slot {
             let first = held.and_then(|h| h.items.front()).map(|i| i.message.position);
             (held.is_some_and(|h| h.aside), first)
         });
-        let mut aside_left = if self.queue.is_empty() { max } else { max.div_ceil(2) };
+        let mut aside_left = match max {
+            _ if self.queue.is_empty() => max,
+            1 => {
+                self.aside_next = !self.aside_next;
+                usize::from(!self.aside_next)
+            }
+            _ => max.div_ceil(2),
+        };
         'due: for key in due {
             let Some(held) = self.held.get_mut(&key) else { continue };
             while let Some(item) = held.items.front() {
@@ -178,6 +188,11 @@ impl Slot {
     pub(super) fn under_way_positions(&self) -> impl Iterator<Item = Position> + '_ {
         let items = self.under_way.iter().flat_map(|u| &u.items);
         items.filter(|i| !i.parked).map(|i| i.message.position)
+    }
+
+    /// Whether the batch under way has messages that were tried before.
+    pub(super) fn is_tried_again(&self) -> bool {
+        self.under_way.iter().flat_map(|u| &u.items).any(|i| i.attempts > 0)
     }
 
     /// Takes a parked message out of the queue. False: it is not there, perhaps under way.
@@ -227,13 +242,14 @@ impl Slot {
     }
 
     /// When the slot has something to send, microseconds of the monotonic clock. None: nothing, or only an answer or
-    /// somebody else decides. What is in the queue while the breaker is closed was sent, or waits for something else.
-    pub(super) fn deadline_us(&self, start: u64) -> Option<u64> {
+    /// somebody else decides. What is in the queue while the breaker is closed was sent, or waits for something else:
+    /// perhaps for what the destination may be sent.
+    pub(super) fn deadline_us(&self, start: u64, is_held_back: bool) -> Option<u64> {
         if self.is_under_way() {
             return None;
         }
         let retry = self.held.values().map(|h| h.retry_at_us).min();
-        let queued = (!self.breaker.is_closed() && !self.queue.is_empty()).then_some(0);
+        let queued = ((is_held_back || !self.breaker.is_closed()) && !self.queue.is_empty()).then_some(0);
         self.not_before(retry.into_iter().chain(queued).min()?, start)
     }
 }

@@ -9,4 +9,5 @@ mod healing;
 mod intake;
 mod lane;
 mod lease;
+mod limits;
 mod proof;

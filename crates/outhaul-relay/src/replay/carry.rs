@@ -16,7 +16,7 @@ use tokio::task::{Id, JoinError, JoinSet};
 use tokio::time::Instant;
 
 use super::proof::Proof;
-use super::rate::Rate;
+use super::rate::{self, Rate};
 use super::slots::Slots;
 use super::source::{Page, Source};
 use super::{LeftOut, Replay, ReplayError, ReplayShard, ReplayStand};
@@ -49,7 +49,7 @@ pub async fn replay(
     let mut stand_now = ReplayStand::of(&replay.shards);
     let mut carrier = Carrier {
         sink: sink.clone(),
-        rate: Rate::new(replay.selector.rate_milli, Instant::now()),
+        rate: Rate::new(rate::slower(replay.selector.rate_milli, replay.destination.limits.rate_milli), Instant::now()),
         replay,
         stand,
         left_out,
@@ -288,10 +288,10 @@ impl Carrier<'_> {
     fn begin_sends(&mut self, walk: &mut Walk, now: Instant) {
         loop {
             let available = self.rate.available(now);
-            if available == 0 {
+            let limits = &self.replay.destination.limits;
+            if available == 0 || limits.concurrency.is_some_and(|most| walk.slots.under_way() >= most) {
                 return;
             }
-            let limits = &self.replay.destination.limits;
             let Some((slot, messages)) = walk.slots.batch(available, limits, now) else { return };
             let limit_ms = limits.send_limit_ms;
             self.rate.take(messages.len(), now);

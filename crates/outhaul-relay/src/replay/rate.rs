@@ -15,6 +15,11 @@ pub(super) struct Rate {
     next_at: Instant,
 }
 
+/// The rate that was ordered (0: as fast as it goes), or the destination's where that is less.
+pub(super) fn slower(ordered_milli: u64, most_milli: Option<u64>) -> u64 {
+    most_milli.map_or(ordered_milli, |most| if ordered_milli == 0 { most } else { most.min(ordered_milli) })
+}
+
 impl Rate {
     /// At most so many in a thousand seconds. 0: as fast as it goes.
     pub(super) fn new(milli: u64, now: Instant) -> Self {
@@ -73,6 +78,12 @@ mod tests {
             assert!(sent <= wanted + burst && sent + burst >= wanted, "{milli}: {sent} instead of {wanted}");
         }
         assert_eq!(Rate::new(0, Instant::now()).available(Instant::now()), usize::MAX);
+    }
+
+    #[test]
+    fn the_destination_has_its_say() {
+        let of = [slower(0, None), slower(7, None), slower(0, Some(5)), slower(7, Some(5)), slower(3, Some(5))];
+        assert_eq!(of, [0, 7, 5, 5, 3]);
     }
 
     #[test]

@@ -14,6 +14,7 @@ mod forgotten;
 mod instances;
 mod kill;
 mod lanes;
+mod limits;
 mod outage;
 mod replay;
 mod rocketmq;

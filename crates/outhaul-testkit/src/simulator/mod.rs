@@ -13,6 +13,7 @@ mod dice;
 mod judge;
 mod known;
 mod ledger;
+mod limits;
 mod memory;
 mod process;
 mod scenario;

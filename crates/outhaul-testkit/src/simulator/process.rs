@@ -179,6 +179,11 @@ impl Process {
         Ok(())
     }
 
+    /// Batches under way to a destination.
+    pub(super) fn batches(&self, destination: u8) -> usize {
+        self.tickets.values().filter(|t| matches!(t, UnderWay::Send(_, _, d, ..) if *d == destination)).count()
+    }
+
     /// Whether a batch of the shard is under way.
     pub(super) fn sends(&self, shard: ShardId, epoch: Epoch) -> bool {
         self.tickets.values().any(|t| matches!(t, UnderWay::Send(s, e, ..) if (*s, *e) == (shard, epoch)))

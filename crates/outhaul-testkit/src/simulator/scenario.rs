@@ -35,6 +35,8 @@ pub struct Scenario {
     pub until_empty: bool,
     /// Processes are started with some of the destinations, numbered in an order of their own.
     pub reconfigured: bool,
+    /// Destinations have a rate, a concurrency, or both.
+    pub limited: bool,
     /// What operators have done: redrive, skip, edit, pause, resume.
     pub acts: (u64, u64),
     /// What the applications do.
@@ -160,6 +162,7 @@ impl Scenario {
         drains: (0, 2),
         until_empty: false,
         reconfigured: false,
+        limited: false,
         acts: (0, 0),
         application: QUIET_APPLICATION,
         database: DatabaseChances { slow: 0, ..QUIET_DATABASE },
@@ -361,6 +364,40 @@ impl Scenario {
         ..Self::ACTS
     };
 
+    /// Destinations with a rate and a concurrency, while they fail, processes come and go, and operators act.
+    pub const LIMITED: Self = Self {
+        name: "limited",
+        processes: (1, 3),
+        joins: (0, 2),
+        crashes: (0, 2),
+        drains: (0, 2),
+        limited: true,
+        acts: (0, 8),
+        application: ApplicationChances { transactions: (40, 150), ..QUIET_APPLICATION },
+        database: QUIET_DATABASE,
+        sinks: SinkChances {
+            retry: 30,
+            lost_ack: 10,
+            late: 5,
+            rejected: 10,
+            downs: (0, 2),
+            forgets: 200,
+            crashes: (0, 1),
+            ..QUIET_SINKS
+        },
+        ..Self::CALM
+    };
+
+    /// The same, by processes that stop once all that was committed before their start is settled.
+    pub const LIMITED_UNTIL_EMPTY: Self = Self {
+        name: "limited, until empty",
+        processes: (1, 1),
+        joins: (3, 6),
+        until_empty: true,
+        acts: (0, 0),
+        ..Self::LIMITED
+    };
+
     /// As everything, and the outbox is truncated: its sequence starts again.
     pub const TRUNCATED: Self = Self {
         name: "truncated",
@@ -470,6 +507,17 @@ impl Limits {
         }
     }
 
+    /// Gives destinations a rate, a concurrency, or both.
+    pub(super) fn limit(&mut self, dice: &mut Dice) {
+        let limited = self.destinations.iter().map(|d| {
+            let mut d = d.clone();
+            d.limits.rate_milli = dice.chance(700).then(|| dice.between((15_000, 120_000)));
+            d.limits.concurrency = dice.chance(600).then(|| dice.between((1, 4)) as usize);
+            d
+        });
+        self.destinations = limited.collect();
+    }
+
     fn destination(dice: &mut Dice, n: u64, lease_ttl_ms: u64) -> DestinationConfig {
         let slotting = match dice.between((0, 3)) {
             0 => Slotting::Single,
@@ -491,6 +539,8 @@ impl Limits {
             breaker_backoff_ms: (dice.between((20, 60)), dice.between((100, 1_000))),
             max_forgotten: 1_000_000,
             max_unproven: dice.between((4, 100)) as usize,
+            rate_milli: None,
+            concurrency: None,
         };
         DestinationConfig { name: format!("d{n}"), slotting, limits }
     }

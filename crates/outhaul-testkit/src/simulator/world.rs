@@ -14,6 +14,7 @@ use super::call::{Call, OpenCheckpoint};
 use super::database::{Database, Round};
 use super::dice::Dice;
 use super::ledger::{Ledger, number_of};
+use super::limits::{Meter, Waiting};
 use super::memory::Question;
 use super::process::{Life, Process};
 use super::scenario::{Limits, MS, SECOND, Scenario};
@@ -106,6 +107,10 @@ pub(super) struct World {
     /// Sends without an answer: when they began, and their messages.
     sent: BTreeMap<u64, (u64, Vec<Arc<Message>>)>,
     pub(super) ledger: Ledger,
+    /// What each destination was sent, by each process and by all of them.
+    pub(super) meters: BTreeMap<(Option<usize>, u8), Meter>,
+    /// Lanes of destinations with limits that have something to send: by process, destination and shard.
+    pub(super) waiting: BTreeMap<(usize, u8, ShardId), Waiting>,
     pub(super) sinks: Vec<ModelSink>,
     pub(super) processes: Vec<Process>,
     pub(super) applications: Applications,
@@ -125,7 +130,10 @@ pub(super) struct World {
 impl World {
     pub(super) fn new(scenario: &Scenario, seed: u64, deliberate: Option<Deliberate>, trace_lines: usize) -> Self {
         let mut dice = Dice::new(seed);
-        let limits = Limits::draw(&mut dice);
+        let mut limits = Limits::draw(&mut dice);
+        if scenario.limited {
+            limits.limit(&mut dice);
+        }
         let count = limits.destinations.len();
         let active_us = dice.between((SECOND, 4 * SECOND));
         let size = (limits.keys, limits.shards, count as u8);
@@ -150,6 +158,8 @@ impl World {
             backup: None,
             checkpoints: BTreeMap::new(),
             sent: BTreeMap::new(),
+            meters: BTreeMap::new(),
+            waiting: BTreeMap::new(),
             sinks,
             processes: Vec::new(),
             applications,
@@ -410,6 +420,7 @@ impl World {
         let line = format!("{owner} sends batch {} of {lane} slot {}:{what}", batch.batch, batch.slot);
         self.note(|| line);
         self.check_send(process, lane, &batch)?;
+        self.check_limits(process, lane, &batch)?;
         for number in batch.messages.iter().filter_map(|m| number_of(&m.id)) {
             self.ledger.entries[number].at[usize::from(lane.destination.0)].sent_at = self.now;
         }

@@ -464,18 +464,17 @@ pub async fn a_scheduled_row_is_cancelled(flavour: Flavour) {
         ..NewRow::default()
     };
     let hour = 3_600_000_000;
-    let rows = [
-        row("due", None),
-        row("past", Some(now_us - hour)),
-        row("later", Some(now_us + hour)),
-    ];
+    let rows = [row("due", None), row("past", Some(now_us - hour)), row("later", Some(now_us + hour))];
     f.store.enqueue(&rows).await.expect("enqueue");
     let request = |id: &str| CancelRequest { id: id.into(), actor: "an operator".into(), why: "wrong".into() };
     for id in ["due", "past", "nobody"] {
         assert!(f.store.cancel(&request(id)).await.expect("cancel").is_empty(), "{id}");
     }
     let found = f.store.find("later", None).await.expect("find");
-    assert!(matches!(found[..], [Found::Hot { due_at_us: Some(at), .. }] if at == now_us + hour), "found before it is due");
+    assert!(
+        matches!(found[..], [Found::Hot { due_at_us: Some(at), .. }] if at == now_us + hour),
+        "found before it is due"
+    );
     let numbers = f.store.cancel(&request("later")).await.expect("cancel");
     assert_eq!(numbers.len(), 1);
     assert!(f.store.cancel(&request("later")).await.expect("cancel").is_empty());

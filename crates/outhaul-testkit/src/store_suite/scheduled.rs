@@ -53,7 +53,8 @@ async fn with_a_clock(flavour: Flavour) -> (Fixture, i64) {
 /// A look shows the rows that are due soonest, of its shards and ranges, and none that has no time of its own.
 pub async fn the_soonest_are_found(flavour: Flavour) {
     let (f, now) = with_a_clock(flavour).await;
-    let rows = [row("b", now + 2 * HOUR_US), row("a", now + HOUR_US), row("past", now - HOUR_US), row("c", now + 2 * HOUR_US)];
+    let rows =
+        [row("b", now + 2 * HOUR_US), row("a", now + HOUR_US), row("past", now - HOUR_US), row("c", now + 2 * HOUR_US)];
     f.store.enqueue(&rows).await.expect("enqueue");
     f.insert_series(0..3).await;
     let found = ahead(&f, 100).await;

@@ -167,3 +167,23 @@ fn what_is_scheduled_is_sent_at_once() {
 fn what_is_due_can_still_be_cancelled() {
     is_found(Deliberate::DueNotClaimed, &Scenario::SCHEDULED, "cancelled");
 }
+
+#[test]
+fn each_lane_has_the_rate_for_itself() {
+    is_found(Deliberate::Core(Fault::RatePerLane), &Scenario::LIMITED, "is beyond the rate");
+}
+
+#[test]
+fn each_instance_has_the_rate_for_itself() {
+    is_found(Deliberate::Core(Fault::RateNotShared), &Scenario::LIMITED, "all together are beyond the rate");
+}
+
+#[test]
+fn a_batch_that_is_tried_again_does_not_count_as_under_way() {
+    is_found(Deliberate::Core(Fault::RetryNotCounted), &Scenario::LIMITED, "batches under way");
+}
+
+#[test]
+fn slots_do_not_take_turns() {
+    is_found(Deliberate::Core(Fault::NoTurns), &Scenario::LIMITED, "is left out");
+}

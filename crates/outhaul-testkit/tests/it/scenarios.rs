@@ -106,6 +106,16 @@ fn scheduled_calm() {
 }
 
 #[test]
+fn limited() {
+    holds(&Scenario::LIMITED);
+}
+
+#[test]
+fn limited_until_empty() {
+    holds(&Scenario::LIMITED_UNTIL_EMPTY);
+}
+
+#[test]
 fn a_seed_gives_the_same_run_every_time() {
     for seed in 0..20 {
         let once = run(&Scenario::EVERYTHING, seed, None).unwrap_or_else(|failure| panic!("\n{failure}"));
