@@ -36,6 +36,10 @@ pub enum StoreErrorKind {
     Unsupported,
     /// Rows of the outbox table are in a shard that there is not: nobody delivers them.
     StrayRows,
+    /// The tables are those of an earlier version.
+    Outdated,
+    /// The number of shards is being changed, or a change was broken off.
+    Resharding,
     /// Anything else the server said.
     Other,
 }
@@ -60,6 +64,8 @@ impl StoreErrorKind {
             Self::Unsupported => "OUT-1014",
             Self::Other => "OUT-1015",
             Self::StrayRows => "OUT-1016",
+            Self::Outdated => "OUT-1030",
+            Self::Resharding => "OUT-1031",
         }
     }
 
@@ -88,6 +94,12 @@ impl StoreErrorKind {
             Self::Unsupported => "use a build that has it, see `outhaul --version`",
             Self::StrayRows => {
                 "correct what names a shard in its INSERT, insert the rows again without one, then delete them"
+            }
+            Self::Outdated => {
+                "run `outhaul init --upgrade`, or hand the output of `outhaul init --upgrade --print` to your DBA; relays of the earlier version may run meanwhile"
+            }
+            Self::Resharding => {
+                "run `outhaul reshard` again with the same number of shards: it goes on; nothing is lost meanwhile"
             }
             Self::Other => "read the server's message; if it persists, report it with `outhaul validate --json`",
         }

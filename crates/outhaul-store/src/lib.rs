@@ -15,6 +15,8 @@ pub mod row;
 #[cfg(any(feature = "sqlite", feature = "mysql", feature = "postgres"))]
 mod shards;
 mod store;
+#[cfg(any(feature = "sqlite", feature = "mysql", feature = "postgres"))]
+mod version;
 
 #[cfg(feature = "mysql")]
 pub mod mysql;

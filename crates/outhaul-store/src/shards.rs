@@ -8,11 +8,12 @@ use crate::store::StoreResult;
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 pub(crate) const LOOKED_AT: u32 = 10_000;
 
-/// Checks the shards that have a lease row, rising, without that of maintenance. Some: a warning.
+/// Checks the shards that have a lease row, rising, without that of maintenance. `had`: how many shards there were at most.
+/// Some: a warning.
 ///
 /// # Errors
 /// `WrongSchema`: a shard has none.
-pub(crate) fn check_leases(o: &StoreOptions, found: &[i64], shards: u16) -> StoreResult<Option<String>> {
+pub(crate) fn check_leases(o: &StoreOptions, found: &[i64], shards: u16, had: u16) -> StoreResult<Option<String>> {
     let (lease, meta) = (o.table("outbox_lease"), o.table("outbox_meta"));
     if let Some(missing) = (0..i64::from(shards)).find(|shard| !found.contains(shard)) {
         let what = format!(
@@ -21,7 +22,7 @@ pub(crate) fn check_leases(o: &StoreOptions, found: &[i64], shards: u16) -> Stor
         );
         return Err(StoreError::new(StoreErrorKind::WrongSchema, what));
     }
-    Ok(found.last().filter(|last| **last >= i64::from(shards)).map(|last| {
+    Ok(found.last().filter(|last| **last >= i64::from(shards.max(had))).map(|last| {
         format!("{lease} has a row for shard {last}, and {meta} says {shards} shards: was one of them changed by hand?")
     }))
 }
@@ -47,10 +48,11 @@ mod tests {
     #[test]
     fn leases_match_the_shards() {
         let o = StoreOptions::new("x.db");
-        assert_eq!(check_leases(&o, &[0, 1, 2], 3), Ok(None));
-        assert!(check_leases(&o, &[0, 1, 2, 3], 3).unwrap().unwrap().contains("shard 3"));
-        assert!(check_leases(&o, &[0, 2], 3).unwrap_err().message.contains("no row for shard 1"));
-        assert!(check_leases(&o, &[], 1).is_err());
+        assert_eq!(check_leases(&o, &[0, 1, 2], 3, 0), Ok(None));
+        assert!(check_leases(&o, &[0, 1, 2, 3], 3, 0).unwrap().unwrap().contains("shard 3"));
+        assert_eq!(check_leases(&o, &[0, 1, 2, 3], 3, 4), Ok(None));
+        assert!(check_leases(&o, &[0, 2], 3, 0).unwrap_err().message.contains("no row for shard 1"));
+        assert!(check_leases(&o, &[], 1, 0).is_err());
     }
 
     #[test]

@@ -20,8 +20,13 @@ use crate::acts::{
 use crate::error::StoreError;
 use crate::options::{DatabaseKind, InitPlan, PayloadType};
 
-/// The schema version of this build, in `outbox_meta`.
+/// `schema_version` in `outbox_meta`: the lowest version of a build that may use the tables. Raised where earlier builds
+/// could not go on.
 pub const SCHEMA_VERSION: u32 = 1;
+
+/// `schema_level` in `outbox_meta`, 1 where it is missing: what has been added to the tables, up to this build. Builds of
+/// an earlier level go on with them.
+pub const SCHEMA_LEVEL: u32 = 2;
 
 /// Parked rows that recovery reads in one statement, each within the limit of a statement.
 pub const PARKED_PAGE_ROWS: usize = 5_000;
@@ -91,6 +96,8 @@ pub struct SchemaInfo {
     pub version: u32,
     /// Shard count in `outbox_meta`.
     pub shards: u16,
+    /// Lease rows: of the shards, and of those that are none any more, and only have a log.
+    pub leases: usize,
     /// `move` or `status`.
     pub mode: String,
     /// Type of `payload`, from the catalogue.
@@ -100,6 +107,32 @@ pub struct SchemaInfo {
     pub warnings: Vec<String>,
     /// Rows of the outbox table are in a shard that there is not: `StrayRows`. All others are delivered all the same.
     pub stray: Option<StoreError>,
+}
+
+/// What brings the tables of an earlier version to this one.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Upgrade {
+    /// Level of the tables as they are.
+    pub from: u32,
+    /// Level of this build.
+    pub to: u32,
+    /// What is still missing, in order, without semicolons. Empty: nothing is.
+    pub statements: Vec<String>,
+    /// GRANTs that the relay's user needs for what is new, if it is not the tables' owner.
+    pub grants: Vec<String>,
+}
+
+/// What became of a change of the number of shards.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Resharded {
+    /// Shards before.
+    pub before: u16,
+    /// Shards now.
+    pub after: u16,
+    /// Rows of the outbox table that were given another shard one by one. None: the table was made anew.
+    pub moved: Option<u64>,
+    /// Why nothing keeps an application from naming a shard that there is not.
+    pub unguarded: Option<StoreError>,
 }
 
 /// What a shard's owner needs to go on where the last one stopped.
@@ -383,8 +416,42 @@ pub trait Store: Send + Sync + 'static {
     /// Makes what is missing. Safe to repeat; changes nothing that is there already.
     ///
     /// # Errors
-    /// `WrongSchema` where the tables were made with another shard count or by another version.
+    /// `WrongSchema` where the tables were made with another shard count or by a later version, `Outdated` by an earlier
+    /// one.
     async fn init(&self, plan: &InitPlan) -> StoreResult<()>;
+
+    /// What [`Store::upgrade`] would do. Changes nothing.
+    ///
+    /// # Errors
+    /// `NotInitialised`, `WrongSchema` (the tables are of a later version), `Resharding`.
+    async fn upgrade_plan(&self) -> StoreResult<Upgrade>;
+
+    /// Brings the tables of an earlier version to this one, while relays of that version run: adds what is missing,
+    /// statement by statement, last the row that says so. Safe to repeat, also after it was broken off. Waits for locks
+    /// of the relays a second at a time, and tries again up to a minute; the outbox table itself is not touched. Returns
+    /// what was found missing.
+    ///
+    /// # Errors
+    /// As of the plan; `Permission`; `Timeout` where somebody holds a lock all the time: what was added stays.
+    async fn upgrade(&self) -> StoreResult<Upgrade>;
+
+    /// Changes the number of shards, while applications insert. The caller holds all leases under `owner` and keeps renewing
+    /// them, and has seen to it that nothing is unsettled, parked or paused. Waits for open transactions that have
+    /// inserted, a second at a time, so that applications never wait longer behind it, and tries again up to a minute.
+    /// Logs stay as they are; shards that are none any more keep their leases.
+    ///
+    /// # Errors
+    /// `Configuration`: not such a number, not in this database. `WrongSchema`: the table is not as `init` makes it.
+    /// `Timeout`: an application has a transaction open for too long. After any of them either all is as it was, or relays
+    /// refuse (`Resharding`) until it was repeated and came to its end.
+    async fn reshard(&self, owner: &str, shards: u16) -> StoreResult<Resharded>;
+
+    /// Whether this build can work with the tables, by the meta table alone. Some: they are just being changed to so many
+    /// shards. Tables that are not there are no error of this.
+    ///
+    /// # Errors
+    /// `Outdated`, `WrongSchema`, and whatever connecting can bring.
+    async fn check_version(&self) -> StoreResult<Option<String>>;
 
     /// What a destination keeps for the next process ([`Store::keep_memory`]). None: nothing yet.
     ///
@@ -401,8 +468,8 @@ pub trait Store: Send + Sync + 'static {
     /// Looks at the server, the tables and the meta table, and whether leases and rows match the number of shards.
     ///
     /// # Errors
-    /// `NotInitialised` (names the table or column and the DDL that is missing), `WrongSchema`, `ReadOnly`,
-    /// `Permission`, and whatever connecting can bring.
+    /// `NotInitialised` (names the table or column and the DDL that is missing), `WrongSchema`, `Outdated`, `Resharding`,
+    /// `ReadOnly`, `Permission`, and whatever connecting can bring.
     async fn inspect(&self) -> StoreResult<SchemaInfo>;
 
     /// Reads committed rows, takes no locks.

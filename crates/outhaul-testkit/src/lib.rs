@@ -1,5 +1,7 @@
 //! What Outhaul's tests share.
 
+#[cfg(feature = "servers")]
+pub mod earlier;
 pub mod proxy;
 pub mod scripted;
 #[cfg(any(feature = "rocketmq", feature = "servers"))]

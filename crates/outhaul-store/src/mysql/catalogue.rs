@@ -8,11 +8,13 @@ use super::link::{Answer, Link, Slot};
 use super::refusal::Failure;
 use super::schema::{self, adopt};
 use super::statement::Statement;
+use super::upgrade::meta_of;
 use super::values::{literal, number, number_opt, quoted, text, text_opt};
 use crate::error::{StoreError, StoreErrorKind};
 use crate::options::{PayloadType, StoreOptions};
 use crate::shards::{LOOKED_AT, check_leases, stray};
 use crate::store::{SCHEMA_VERSION, SchemaInfo, StoreResult};
+use crate::version::{Known, Meta};
 
 /// A text column of the outbox, whose bytes have to be compared.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -138,32 +140,6 @@ fn wrong(what: String) -> StoreError {
     StoreError::new(StoreErrorKind::WrongSchema, what)
 }
 
-/// Checks the rows of the meta table: name, value.
-pub(super) fn check_meta(answer: Answer, wanted_shards: Option<u16>) -> StoreResult<(u16, String)> {
-    let mut meta = Vec::with_capacity(answer.rows.len());
-    for mut row in answer.rows {
-        meta.push((text(&mut row, 0)?, text(&mut row, 1)?));
-    }
-    let value = |name: &str| {
-        let found = meta.iter().find(|(n, _)| n == name).map(|(_, v)| v.as_str());
-        found.ok_or_else(|| missing(format!("the meta table has no {name}: run init")))
-    };
-    let version = value("schema_version")?;
-    if version != SCHEMA_VERSION.to_string() {
-        return Err(wrong(format!("the tables have schema version {version}, this build knows {SCHEMA_VERSION}")));
-    }
-    let shards = value("shards")?;
-    let count: u16 = shards.parse().map_err(|_| wrong(format!("the meta table's shard count is {shards:?}")))?;
-    if let Some(wanted) = wanted_shards.filter(|wanted| *wanted != count) {
-        return Err(wrong(format!("the tables were made with {count} shards, not {wanted}")));
-    }
-    let mode = value("mode")?;
-    if mode != "move" {
-        return Err(wrong(format!("the tables are in mode {mode:?}, this store works in mode \"move\"")));
-    }
-    Ok((count, mode.to_owned()))
-}
-
 fn layout_of(o: &StoreOptions, catalogue: &Catalogue, shards: u16) -> StoreResult<Layout> {
     let c = &o.columns;
     let table = o.outbox();
@@ -272,7 +248,7 @@ impl MySqlStore {
     }
 
     /// The outer result is about the connection, the inner one about the tables.
-    async fn look_up(&self, link: &mut Link) -> Result<StoreResult<(Layout, String)>, Failure> {
+    async fn look_up(&self, link: &mut Link) -> Result<StoreResult<(Layout, Known)>, Failure> {
         let o = &self.options;
         let names: Vec<String> = schema::relay_tables(o).into_iter().map(|t| t.name).chain([o.outbox()]).collect();
         let list = names.iter().map(|n| literal(n)).collect::<Vec<_>>().join(", ");
@@ -304,12 +280,29 @@ impl MySqlStore {
             Ok(catalogue) => catalogue,
             Err(error) => return Ok(Err(error)),
         };
-        if let Err(error) = check_tables(o, &catalogue, &names) {
-            return Ok(Err(error));
+        let meta = match self.meta_on(link, &catalogue).await? {
+            Ok(meta) => meta,
+            Err(error) => return Ok(Err(error)),
+        };
+        // Of an earlier version, before of what such tables lack.
+        let known = match meta.filter(Meta::is_made).map(|meta| meta.check(None)).transpose() {
+            Ok(known) => known,
+            Err(error) => return Ok(Err(error)),
+        };
+        Ok(check_tables(o, &catalogue, &names)
+            .and_then(|()| known.ok_or_else(|| missing("the meta table has no schema_version: run init".into())))
+            .and_then(|known| Ok((layout_of(o, &catalogue, known.shards)?, known))))
+    }
+
+    /// The meta table. None: there is none.
+    async fn meta_on(&self, link: &mut Link, catalogue: &Catalogue) -> Result<StoreResult<Option<Meta>>, Failure> {
+        let table = self.options.table("outbox_meta");
+        if !catalogue.has_table(&table) {
+            return Ok(Ok(None));
         }
-        let meta = format!("SELECT name, value FROM {}", quoted(&o.table("outbox_meta")));
-        let answer = link.run(&[Statement::new(meta)]).await?.into_iter().next().unwrap_or_default();
-        Ok(check_meta(answer, None).and_then(|(shards, mode)| Ok((layout_of(o, &catalogue, shards)?, mode))))
+        let sql = format!("SELECT name, value FROM {}", quoted(&table));
+        let answer = link.run(&[Statement::new(sql)]).await?.into_iter().next().unwrap_or_default();
+        Ok(meta_of(answer).map(Some))
     }
 
     pub(super) async fn look(&self) -> StoreResult<SchemaInfo> {
@@ -321,14 +314,19 @@ impl MySqlStore {
             Err(failure) => return held.give_back(Err(failure)),
         };
         let server = held.link.server.clone();
-        let (layout, mode) = match found.and_then(|found| server.check_binlog().map(|()| found)) {
+        let usable = |(layout, known): (Layout, Known)| -> StoreResult<(Layout, Known)> {
+            known.whole.clone()?;
+            server.check_binlog()?;
+            Ok((layout, known))
+        };
+        let (layout, known) = match found.and_then(usable) {
             Ok(found) => found,
             Err(error) => {
                 held.give_back(Ok(()))?;
                 return Err(error);
             }
         };
-        let (warning, stray) = match look_at_shards(&mut held.link, &self.options, &layout).await {
+        let (leases, warning, stray) = match look_at_shards(&mut held.link, &self.options, &layout, known.had).await {
             Ok(Ok(found)) => found,
             Ok(Err(error)) => {
                 held.give_back(Ok(()))?;
@@ -355,7 +353,8 @@ impl MySqlStore {
             server: server.name(),
             version: SCHEMA_VERSION,
             shards: layout.shards,
-            mode,
+            leases,
+            mode: known.mode,
             payload: layout.payload_type,
             warnings,
             stray,
@@ -363,13 +362,14 @@ impl MySqlStore {
     }
 }
 
-/// Whether leases and rows match the number of shards: a warning, and what is said of rows. The outer result is about the
-/// connection, the inner one about the tables.
+/// Whether leases and rows match the number of shards: how many leases, a warning, and what is said of rows. The outer
+/// result is about the connection, the inner one about the tables.
 async fn look_at_shards(
     link: &mut Link,
     o: &StoreOptions,
     layout: &Layout,
-) -> Result<StoreResult<(Option<String>, Option<StoreError>)>, Failure> {
+    had: u16,
+) -> Result<StoreResult<(usize, Option<String>, Option<StoreError>)>, Failure> {
     let mut statements =
         vec![format!("SELECT shard FROM {} WHERE shard >= 0 ORDER BY shard", quoted(&o.table("outbox_lease")))];
     if let Some(shard) = &layout.shard {
@@ -396,7 +396,8 @@ async fn look_at_shards(
     for row in answers.flat_map(|answer| answer.rows) {
         rows.push(number_opt(&row, 0)?.map(|n| i64::try_from(n).unwrap_or(i64::MAX)));
     }
-    Ok(check_leases(o, &numbers, layout.shards).map(|warning| (warning, stray(o, &rows, layout.shards))))
+    let leases = numbers.len();
+    Ok(check_leases(o, &numbers, layout.shards, had).map(|warning| (leases, warning, stray(o, &rows, layout.shards))))
 }
 
 fn catalogue_of([tables, columns, indexes, json]: [Answer; 4]) -> StoreResult<Catalogue> {

@@ -1,19 +1,21 @@
 //! DDL: what `init` makes and `init --print` prints. The same for MariaDB and MySQL.
 
 use super::MySqlStore;
-use super::catalogue::{Layout, check_meta};
+use super::catalogue::Layout;
 use super::link::Link;
 use super::refusal::Failure;
 use super::statement::Statement;
+use super::upgrade::meta_of;
 use super::values::{literal, quoted};
 use crate::error::{StoreError, StoreErrorKind};
 use crate::options::{InitPlan, PayloadType, StoreOptions};
-use crate::store::{SCHEMA_VERSION, StoreResult};
+use crate::store::{SCHEMA_LEVEL, SCHEMA_VERSION, StoreResult};
+use crate::version::LEVEL;
 
 /// The shard number of the lease under which pruning and merging run.
 pub(super) const MAINTENANCE: i32 = -1;
 /// Shards that a plan may name.
-const MAX_SHARDS: u16 = 1024;
+pub(super) const MAX_SHARDS: u16 = 1024;
 /// DYNAMIC: what is large lies outside of the row. Text that is not said to be bytes compares by code point.
 pub(super) const TABLE_END: &str = "ENGINE=InnoDB ROW_FORMAT=DYNAMIC DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin";
 /// Seconds that one run of `init` waits for another one.
@@ -30,7 +32,7 @@ pub(super) struct Table {
 }
 
 impl Table {
-    fn ddl(&self) -> String {
+    pub(super) fn ddl(&self) -> String {
         let columns: Vec<String> =
             self.columns.iter().map(|(name, ty)| format!("  {} {ty},\n", quoted(name))).collect();
         format!(
@@ -67,14 +69,10 @@ fn outbox(options: &StoreOptions, plan: &InitPlan) -> String {
     lines.extend(c.available_at.as_deref().map(|t| format!("{} TIMESTAMP(6) NULL DEFAULT NULL", quoted(t))));
     match c.shard.as_deref().filter(|_| plan.shards > 1).map(quoted) {
         Some(shard) => {
-            // CRC-32 of the bytes: the same for ever. A DEFAULT, since MariaDB takes no generated column into a primary
-            // key. It stands behind the columns that it looks at.
-            let of = match &key {
-                _ if !plan.shard_by_key => topic,
-                Some(key) => format!("COALESCE({key}, {id})"),
-                None => id,
-            };
-            lines.push(format!("{shard} SMALLINT UNSIGNED NOT NULL DEFAULT (CRC32({of}) % {})", plan.shards));
+            // A DEFAULT, since MariaDB takes no generated column into a primary key. It stands behind the columns that it
+            // looks at.
+            let of = shard_of(options, plan.shard_by_key);
+            lines.push(format!("{shard} SMALLINT UNSIGNED NOT NULL DEFAULT ({of} % {})", plan.shards));
             lines.push(format!("PRIMARY KEY ({shard}, {seq})"));
             lines.push(format!("KEY {seq} ({seq})"));
             // An application may name a shard, and a DEFAULT cannot keep it from one that nobody delivers. MySQL heeds it
@@ -84,6 +82,17 @@ fn outbox(options: &StoreOptions, plan: &InitPlan) -> String {
         None => lines.push(format!("PRIMARY KEY ({seq})")),
     }
     format!("CREATE TABLE IF NOT EXISTS {} (\n  {}\n) {TABLE_END}", quoted(&options.outbox()), lines.join(",\n  "))
+}
+
+/// The number whose remainder is a row's shard: CRC-32 of the bytes, the same for ever.
+pub(super) fn shard_of(options: &StoreOptions, by_key: bool) -> String {
+    let c = &options.columns;
+    let of = match &c.key {
+        _ if !by_key => quoted(&c.topic),
+        Some(key) => format!("COALESCE({}, {})", quoted(key), quoted(&c.id)),
+        None => quoted(&c.id),
+    };
+    format!("CRC32({of})")
 }
 
 /// The tables of the relay.
@@ -215,19 +224,24 @@ pub(super) fn relay_tables(options: &StoreOptions) -> Vec<Table> {
     ]
 }
 
+/// A lease for each shard, and that of maintenance.
+pub(super) fn lease_rows(options: &StoreOptions, shards: u16) -> String {
+    let leases: Vec<String> = (MAINTENANCE..i32::from(shards)).map(|shard| format!("({shard}, 0)")).collect();
+    format!(
+        "INSERT INTO {} (shard, epoch) VALUES {} ON DUPLICATE KEY UPDATE shard = shard",
+        quoted(&options.table("outbox_lease")),
+        leases.join(", ")
+    )
+}
+
 /// The rows that the relay expects. What is there already is left as it is.
 fn rows(options: &StoreOptions, plan: &InitPlan) -> [String; 2] {
     let shard_by = if plan.shard_by_key { "key" } else { "topic" };
-    let leases: Vec<String> = (MAINTENANCE..i32::from(plan.shards)).map(|shard| format!("({shard}, 0)")).collect();
     [
+        lease_rows(options, plan.shards),
         format!(
-            "INSERT INTO {} (shard, epoch) VALUES {} ON DUPLICATE KEY UPDATE shard = shard",
-            quoted(&options.table("outbox_lease")),
-            leases.join(", ")
-        ),
-        format!(
-            "INSERT INTO {} (name, value) VALUES ('schema_version', '{SCHEMA_VERSION}'), ('shards', '{}'), ('mode', 'move'), \
-             ('shard_by', '{shard_by}') ON DUPLICATE KEY UPDATE name = name",
+            "INSERT INTO {} (name, value) VALUES ('schema_version', '{SCHEMA_VERSION}'), ('{LEVEL}', '{SCHEMA_LEVEL}'), \
+             ('shards', '{}'), ('mode', 'move'), ('shard_by', '{shard_by}') ON DUPLICATE KEY UPDATE name = name",
             quoted(&options.table("outbox_meta")),
             plan.shards
         ),
@@ -279,6 +293,15 @@ fn grants(options: &StoreOptions) -> String {
         act = t("outbox_act"),
         pause = t("outbox_pause"),
     )
+}
+
+/// Rights on what the second level has added.
+pub(super) fn new_grants(options: &StoreOptions) -> Vec<String> {
+    let t = |name: &str| quoted(&options.table(name));
+    vec![
+        format!("GRANT SELECT, INSERT, UPDATE ON {} TO relay", t("outbox_act")),
+        format!("GRANT SELECT, INSERT, DELETE ON {} TO relay", t("outbox_pause")),
+    ]
 }
 
 /// Statements that change nothing and fail where the relay's user may not do what the relay will do, or where the
@@ -363,7 +386,7 @@ impl MySqlStore {
             let answer = link.run(&[Statement::new(sql)]).await?.into_iter().next().unwrap_or_default();
             // An empty one is what an earlier run left that did not get to its end.
             if !answer.rows.is_empty()
-                && let Err(error) = check_meta(answer, Some(plan.shards))
+                && let Err(error) = meta_of(answer)?.check(Some(plan.shards))
             {
                 return Ok(Err(error));
             }
@@ -377,6 +400,6 @@ impl MySqlStore {
 }
 
 /// One for each database of the server: its name has at most 64 characters.
-fn init_lock() -> &'static str {
+pub(super) fn init_lock() -> &'static str {
     "CONCAT('outhaul.init.', CRC32(DATABASE()))"
 }

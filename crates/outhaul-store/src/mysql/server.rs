@@ -137,6 +137,11 @@ impl Server {
         ]
     }
 
+    /// Whether the server heeds CHECK. Some(true): as MariaDB lists them, Some(false): as MySQL does, from 8.0.16 on.
+    pub(super) fn check_constraints(&self) -> Option<bool> {
+        (self.mariadb || self.version >= (8, 0, 16)).then_some(self.mariadb)
+    }
+
     /// A setting under which this store cannot work at all.
     ///
     /// # Errors

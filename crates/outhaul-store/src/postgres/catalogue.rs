@@ -2,7 +2,6 @@
 
 use std::sync::{Arc, PoisonError};
 
-use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
 use super::PostgresStore;
@@ -12,7 +11,8 @@ use super::values::{literal, quoted};
 use crate::error::{StoreError, StoreErrorKind};
 use crate::options::{PayloadType, StoreOptions};
 use crate::shards::{LOOKED_AT, check_leases, stray};
-use crate::store::{SCHEMA_VERSION, SchemaInfo, StoreResult};
+use crate::store::{SchemaInfo, StoreResult};
+use crate::version::Known;
 
 /// A time column of the outbox table.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -99,35 +99,6 @@ fn wrong_type(options: &StoreOptions, column: &str, ty: &str, wanted: &str) -> S
     StoreError::new(StoreErrorKind::WrongSchema, what)
 }
 
-/// Reads the meta table's rows and refuses what this build does not know: another version or mode, or, where one is
-/// wanted, another shard count. Returns version, shards and mode.
-pub(super) fn check_meta(rows: &[Row], wanted_shards: Option<u16>) -> StoreResult<(u32, u16, String)> {
-    let mut meta = Vec::with_capacity(rows.len());
-    for row in rows {
-        meta.push((get::<String>(row, 0)?, get::<String>(row, 1)?));
-    }
-    let value = |name: &str| {
-        meta.iter().find(|(n, _)| n == name).map(|(_, v)| v.as_str()).ok_or_else(|| {
-            StoreError::new(StoreErrorKind::NotInitialised, format!("the meta table has no {name}: run init"))
-        })
-    };
-    let wrong = |what: String| StoreError::new(StoreErrorKind::WrongSchema, what);
-    let version = value("schema_version")?;
-    if version != SCHEMA_VERSION.to_string() {
-        return Err(wrong(format!("the tables have schema version {version}, this build knows {SCHEMA_VERSION}")));
-    }
-    let shards = value("shards")?;
-    let count: u16 = shards.parse().map_err(|_| wrong(format!("the meta table's shard count is {shards:?}")))?;
-    if let Some(wanted) = wanted_shards.filter(|wanted| *wanted != count) {
-        return Err(wrong(format!("the tables were made with {count} shards, not {wanted}")));
-    }
-    let mode = value("mode")?;
-    if mode != "move" {
-        return Err(wrong(format!("the tables are in mode {mode:?}, this store works in mode \"move\"")));
-    }
-    Ok((SCHEMA_VERSION, count, mode.to_owned()))
-}
-
 impl PostgresStore {
     /// The layout, looked up where it is not known.
     pub(super) async fn layout(&self, slot: &Slot) -> StoreResult<Arc<Layout>> {
@@ -157,7 +128,7 @@ impl PostgresStore {
         result
     }
 
-    async fn look_up(&self, slot: &Slot) -> StoreResult<(Layout, u32, String)> {
+    async fn look_up(&self, slot: &Slot) -> StoreResult<(Layout, Known)> {
         let o = &self.options;
         let (tables, columns_of) = needed(o);
         let (outbox, in_quotes) = (quoted(&o.outbox()), tables.iter().map(|n| quoted(n)).collect::<Vec<_>>());
@@ -204,6 +175,8 @@ impl PostgresStore {
         if !answer(0).first().map_or(Ok(false), |row| get(row, 0))? {
             return not_there(format!("there is no table {}", o.outbox()));
         }
+        // Of an earlier version, before of what such tables lack.
+        let known = self.meta(slot).await?.map(|meta| meta.check(None)).transpose()?;
         if let Some(row) = answer(4).first() {
             let table: &str = get(row, 0)?;
             return not_there(match get::<Option<&str>>(row, 1)? {
@@ -211,33 +184,45 @@ impl PostgresStore {
                 None => format!("there is no table {table}"),
             });
         }
-        let meta = format!("SELECT name, value FROM {}", quoted(&o.table("outbox_meta")));
-        let held = slot.take(&self.dialer).await?;
-        let rows = held.link.read(&self.dialer.begin_read, &[Statement::new(&meta)]).await;
-        let rows = held.give_back(rows)?.into_iter().next().unwrap_or_default();
-        let (version, shards, mode) = check_meta(&rows, None)?;
+        let Some(known) = known else {
+            return not_there("the meta table has no schema_version: run init".into());
+        };
         let columns = answer(1).iter().map(|row| Ok((get(row, 0)?, get(row, 1)?))).collect::<StoreResult<_>>()?;
         let sequence = match answer(2).first() {
             Some(row) => Some(Sequence { name: get(row, 0)?, increment: get(row, 1)? }),
             None => None,
         };
         let encoding: String = answer(3).first().map_or(Ok(String::new()), |row| get(row, 0))?;
-        let layout = layout_of(o, &Columns(columns), shards, sequence, encoding == "SQL_ASCII")?;
-        Ok((layout, version, mode))
+        let layout = layout_of(o, &Columns(columns), known.shards, sequence, encoding == "SQL_ASCII")?;
+        Ok((layout, known))
     }
 
     pub(super) async fn look(&self) -> StoreResult<SchemaInfo> {
         self.forget_layout();
-        let (layout, version, mode) = self.look_up(&self.other).await?;
+        let (layout, known) = self.look_up(&self.other).await?;
+        known.whole?;
         self.check_rights(&layout).await?;
         let (server, mut warnings) = self.warnings(&layout).await?;
-        let (warning, stray) = self.look_at_shards(&layout).await?;
+        let (leases, warning, stray) = self.look_at_shards(&layout, known.had).await?;
         warnings.extend(warning);
-        Ok(SchemaInfo { server, version, shards: layout.shards, mode, payload: layout.payload_type, warnings, stray })
+        Ok(SchemaInfo {
+            server,
+            version: known.version,
+            shards: layout.shards,
+            leases,
+            mode: known.mode,
+            payload: layout.payload_type,
+            warnings,
+            stray,
+        })
     }
 
-    /// Whether leases and rows match the number of shards: a warning, and what is said of rows.
-    async fn look_at_shards(&self, layout: &Layout) -> StoreResult<(Option<String>, Option<StoreError>)> {
+    /// Whether leases and rows match the number of shards: how many leases, a warning, and what is said of rows.
+    async fn look_at_shards(
+        &self,
+        layout: &Layout,
+        had: u16,
+    ) -> StoreResult<(usize, Option<String>, Option<StoreError>)> {
         let o = &self.options;
         let leases =
             format!("SELECT shard::bigint FROM {} WHERE shard >= 0 ORDER BY shard", quoted(&o.table("outbox_lease")));
@@ -255,8 +240,8 @@ impl PostgresStore {
         for row in answers.first().into_iter().flatten() {
             numbers.push(get(row, 0)?);
         }
-        let warning = check_leases(o, &numbers, layout.shards)?;
-        let Some(shard) = &layout.shard else { return Ok((warning, None)) };
+        let (leases, warning) = (numbers.len(), check_leases(o, &numbers, layout.shards, had)?);
+        let Some(shard) = &layout.shard else { return Ok((leases, warning, None)) };
         let table = &layout.table;
         let sql = match answers.get(1).and_then(|rows| rows.first()).map_or(Ok(false), |row| get(row, 0))? {
             // The ends of the index: NULL stands at its end.
@@ -273,7 +258,7 @@ impl PostgresStore {
         for row in &self.select(&self.other, Statement::new(&sql)).await? {
             rows.push(get(row, 0)?);
         }
-        Ok((warning, stray(o, &rows, layout.shards)))
+        Ok((leases, warning, stray(o, &rows, layout.shards)))
     }
 
     async fn check_rights(&self, layout: &Layout) -> StoreResult<()> {

@@ -17,9 +17,11 @@ mod memory;
 mod parked;
 mod read;
 mod refusal;
+mod reshard;
 mod resolved;
 mod schema;
 mod tls;
+mod upgrade;
 mod values;
 
 use std::sync::{Arc, Mutex};
@@ -49,7 +51,7 @@ use crate::error::StoreError;
 use crate::options::{DatabaseKind, InitPlan, StoreOptions};
 use crate::store::{
     Found, InstanceStatus, LeaseRound, NewRow, NumberedReceipts, Prunable, PruneRequest, Pruned, ReadRequest, ReadRows,
-    Recovery, SchemaInfo, ShardStatus, Store, StoreResult, StoredChunk, StoredParked,
+    Recovery, Resharded, SchemaInfo, ShardStatus, Store, StoreResult, StoredChunk, StoredParked, Upgrade,
 };
 
 /// A store in PostgreSQL.
@@ -114,6 +116,22 @@ impl Store for PostgresStore {
 
     async fn init(&self, plan: &InitPlan) -> StoreResult<()> {
         self.make_tables(plan).await.map_err(|e| e.while_doing("making the tables"))
+    }
+
+    async fn upgrade_plan(&self) -> StoreResult<Upgrade> {
+        self.plan_upgrade().await.map_err(|e| e.while_doing("looking for what the tables lack"))
+    }
+
+    async fn upgrade(&self) -> StoreResult<Upgrade> {
+        self.bring_up().await.map_err(|e| e.while_doing("upgrading the tables"))
+    }
+
+    async fn reshard(&self, owner: &str, shards: u16) -> StoreResult<Resharded> {
+        self.change_shards(owner, shards).await.map_err(|e| e.while_doing("changing the number of shards"))
+    }
+
+    async fn check_version(&self) -> StoreResult<Option<String>> {
+        self.look_at_version().await
     }
 
     async fn inspect(&self) -> StoreResult<SchemaInfo> {

@@ -3,26 +3,27 @@
 use tokio_postgres::types::Type;
 
 use super::PostgresStore;
-use super::catalogue::check_meta;
 use super::link::{Held, Statement};
+use super::upgrade::meta_of;
 use super::values::{literal, quoted};
 use crate::error::{StoreError, StoreErrorKind};
 use crate::options::{InitPlan, PayloadType, StoreOptions};
-use crate::store::{SCHEMA_VERSION, StoreResult};
+use crate::store::{SCHEMA_LEVEL, SCHEMA_VERSION, StoreResult};
+use crate::version::LEVEL;
 
 /// The shard number of the lease under which pruning and merging run.
 pub(super) const MAINTENANCE: i16 = -1;
 /// Shards that a plan may name.
-const MAX_SHARDS: u16 = 1024;
+pub(super) const MAX_SHARDS: u16 = 1024;
 /// Keys of the advisory lock that keeps two runs of `init` apart, for the length of the transaction.
 pub(super) const INIT_LOCK: &str = "SELECT pg_advisory_xact_lock(1869968492, 1)";
 
 /// A table with the statements that make it.
-struct Table {
+pub(super) struct Table {
     /// Its name, not quoted.
-    name: String,
+    pub(super) name: String,
     about: &'static str,
-    statements: Vec<String>,
+    pub(super) statements: Vec<String>,
     /// Its columns; none for the outbox, whose columns may be mapped.
     columns: Vec<String>,
 }
@@ -40,19 +41,9 @@ fn outbox(options: &StoreOptions, plan: &InitPlan, version: i32) -> Table {
     let (seq, id, topic, payload) = (quoted(&c.seq), quoted(&c.id), quoted(&c.topic), quoted(&c.payload));
     let key = c.key.as_deref().map(quoted);
     let mut columns = vec![format!("{seq} bigint GENERATED ALWAYS AS IDENTITY")];
-    let shard = c.shard.as_deref().filter(|_| plan.shards > 1).map(quoted);
-    if let Some(shard) = &shard {
-        // md5 of the bytes: the same for ever, whatever the server's version or machine.
-        let of = match &key {
-            _ if !plan.shard_by_key => topic.clone(),
-            Some(key) => format!("coalesce({key}, {id})"),
-            None => id.clone(),
-        };
-        let hash = format!("('x' || substr(md5({of}), 1, 8))::bit(32)::bigint");
-        columns.push(format!(
-            "{shard} smallint NOT NULL GENERATED ALWAYS AS (({hash} % {})::smallint) STORED",
-            plan.shards
-        ));
+    let shard = c.shard.as_deref().filter(|_| plan.shards > 1);
+    if let Some(shard) = shard {
+        columns.push(shard_column(options, plan.shard_by_key, plan.shards, shard));
     }
     // gen_random_uuid() came with PostgreSQL 13.
     let uuid = if version >= 130_000 {
@@ -74,7 +65,7 @@ fn outbox(options: &StoreOptions, plan: &InitPlan, version: i32) -> Table {
         c.created_at.as_deref().map(|t| format!("{} timestamptz(6) NOT NULL DEFAULT clock_timestamp()", quoted(t))),
     );
     columns.extend(c.available_at.as_deref().map(|t| format!("{} timestamptz(6)", quoted(t))));
-    let key_columns = shard.map_or_else(|| seq.clone(), |shard| format!("{shard}, {seq}"));
+    let key_columns = shard.map(quoted).map_or_else(|| seq.clone(), |shard| format!("{shard}, {seq}"));
     columns.push(format!("PRIMARY KEY ({key_columns})"));
     // The table is nearly always empty and every row in it dies young: vacuum by the number of dead rows alone, at full
     // speed, and keep the pages for the next rows (giving them back takes a lock that stops everybody).
@@ -96,8 +87,20 @@ fn outbox(options: &StoreOptions, plan: &InitPlan, version: i32) -> Table {
     }
 }
 
+/// The shard column with its expression: md5 of the bytes, the same for ever, whatever the server's version or machine.
+pub(super) fn shard_column(options: &StoreOptions, by_key: bool, shards: u16, name: &str) -> String {
+    let c = &options.columns;
+    let of = match &c.key {
+        _ if !by_key => quoted(&c.topic),
+        Some(key) => format!("coalesce({}, {})", quoted(key), quoted(&c.id)),
+        None => quoted(&c.id),
+    };
+    let hash = format!("('x' || substr(md5({of}), 1, 8))::bit(32)::bigint");
+    format!("{} smallint NOT NULL GENERATED ALWAYS AS (({hash} % {shards})::smallint) STORED", quoted(name))
+}
+
 /// The tables of the relay. Values that are compressed already are stored as they are: EXTERNAL.
-fn tables(options: &StoreOptions, plan: &InitPlan, version: i32) -> Vec<Table> {
+pub(super) fn tables(options: &StoreOptions, plan: &InitPlan, version: i32) -> Vec<Table> {
     let table = |name: &str, about, columns: &str, with: &str, external: &[&str]| {
         let name = options.table(name);
         let mut statements = vec![format!("CREATE TABLE IF NOT EXISTS {} (\n{columns}\n){with}", quoted(&name))];
@@ -244,17 +247,22 @@ pub(super) fn needed(options: &StoreOptions) -> (Vec<String>, Vec<String>) {
     tables.iter().flat_map(|t| t.columns.iter().map(|c| (t.name.clone(), c.clone()))).unzip()
 }
 
+/// A lease for each shard, and that of maintenance.
+pub(super) fn lease_rows(options: &StoreOptions, shards: u16) -> String {
+    format!(
+        "INSERT INTO {} (shard, epoch) SELECT n, 0 FROM generate_series({MAINTENANCE}, {}) n ON CONFLICT (shard) DO NOTHING",
+        quoted(&options.table("outbox_lease")),
+        i32::from(shards) - 1
+    )
+}
+
 fn rows(options: &StoreOptions, plan: &InitPlan) -> [String; 2] {
     let shard_by = if plan.shard_by_key { "key" } else { "topic" };
     [
+        lease_rows(options, plan.shards),
         format!(
-            "INSERT INTO {} (shard, epoch) SELECT n, 0 FROM generate_series({MAINTENANCE}, {}) n ON CONFLICT (shard) DO NOTHING",
-            quoted(&options.table("outbox_lease")),
-            plan.shards - 1
-        ),
-        format!(
-            "INSERT INTO {} (name, value) VALUES ('schema_version', '{SCHEMA_VERSION}'), ('shards', '{}'), ('mode', 'move'), \
-             ('shard_by', '{shard_by}') ON CONFLICT (name) DO NOTHING",
+            "INSERT INTO {} (name, value) VALUES ('schema_version', '{SCHEMA_VERSION}'), ('{LEVEL}', '{SCHEMA_LEVEL}'), \
+             ('shards', '{}'), ('mode', 'move'), ('shard_by', '{shard_by}') ON CONFLICT (name) DO NOTHING",
             quoted(&options.table("outbox_meta")),
             plan.shards
         ),
@@ -307,6 +315,15 @@ fn grants(options: &StoreOptions) -> String {
     )
 }
 
+/// Rights on what the second level has added.
+pub(super) fn new_grants(options: &StoreOptions) -> Vec<String> {
+    let t = |name: &str| quoted(&options.table(name));
+    vec![
+        format!("GRANT SELECT, INSERT, UPDATE ON {} TO relay", t("outbox_act")),
+        format!("GRANT SELECT, INSERT, DELETE ON {} TO relay", t("outbox_pause")),
+    ]
+}
+
 impl PostgresStore {
     pub(super) async fn make_tables(&self, plan: &InitPlan) -> StoreResult<()> {
         if plan.shards == 0 || plan.shards > MAX_SHARDS {
@@ -348,7 +365,7 @@ impl PostgresStore {
             let sql = format!("SELECT name, value FROM {}", quoted(&self.options.table("outbox_meta")));
             let answers = held.link.run(&[Statement::new(&sql)]).await.map_err(|f| f.error)?;
             let rows = answers.into_iter().next().unwrap_or_default();
-            check_meta(&rows, Some(plan.shards))?;
+            meta_of(&rows)?.check(Some(plan.shards))?;
         }
         let missing = tables.iter().zip(there).filter(|(_, there)| !there);
         let mut statements: Vec<String> = missing.flat_map(|(t, _)| t.statements.iter().cloned()).collect();

@@ -18,6 +18,7 @@ mod read;
 mod refusal;
 mod schema;
 mod session;
+mod upgrade;
 
 use std::sync::Arc;
 
@@ -44,9 +45,10 @@ use crate::error::{StoreError, StoreErrorKind};
 use crate::options::{DatabaseKind, InitPlan, StoreOptions};
 use crate::store::{
     Found, InstanceStatus, LeaseRound, NewRow, NumberedReceipts, Prunable, PruneRequest, Pruned, ReadPurpose,
-    ReadRequest, ReadRows, Recovery, SchemaInfo, ShardStatus, Store, StoreResult, StoredChunk, StoredParked,
-    behind_page,
+    ReadRequest, ReadRows, Recovery, Resharded, SchemaInfo, ShardStatus, Store, StoreResult, StoredChunk, StoredParked,
+    Upgrade, behind_page,
 };
+use crate::version::Patience;
 
 /// The one shard that there is.
 const SHARD: ShardId = ShardId(0);
@@ -125,6 +127,36 @@ impl Store for SqliteStore {
         let (names, plan) = (Arc::clone(&self.names), plan.clone());
         self.writer.create_file().await?;
         self.writer.write(move |tx| schema::init(tx, &names, &plan)).await
+    }
+
+    async fn upgrade_plan(&self) -> StoreResult<Upgrade> {
+        let names = Arc::clone(&self.names);
+        self.rest.read(move |tx| upgrade::plan(tx, &names)).await
+    }
+
+    async fn upgrade(&self) -> StoreResult<Upgrade> {
+        let patience = Patience::begins();
+        loop {
+            let names = Arc::clone(&self.names);
+            match self.writer.write(move |tx| upgrade::upgrade(tx, &names)).await {
+                Err(e) if patience.lasts(&e).await => {}
+                result => return result.map_err(|e| e.while_doing("upgrading the tables")),
+            }
+        }
+    }
+
+    async fn reshard(&self, _owner: &str, shards: u16) -> StoreResult<Resharded> {
+        schema::check_plan(&InitPlan { shards, ..InitPlan::default() })?;
+        Ok(Resharded { before: 1, after: 1, moved: Some(0), unguarded: None })
+    }
+
+    async fn check_version(&self) -> StoreResult<Option<String>> {
+        let names = Arc::clone(&self.names);
+        let checked = self.rest.read(move |tx| Ok(upgrade::meta(tx, &names)?.map(|meta| meta.look()))).await;
+        match checked {
+            Err(e) if e.kind == StoreErrorKind::NotInitialised => Ok(None),
+            checked => checked?.unwrap_or(Ok(None)),
+        }
     }
 
     async fn inspect(&self) -> StoreResult<SchemaInfo> {

@@ -5,10 +5,12 @@ use rusqlite::{Connection, MAIN_DB, OptionalExtension as _, Transaction};
 use super::maintain::MAINTENANCE;
 use super::names::{NOW_US, Names, quoted};
 use super::refusal::refusal;
+use super::upgrade;
 use crate::error::{StoreError, StoreErrorKind};
 use crate::options::{InitPlan, PayloadType};
 use crate::shards::check_leases;
-use crate::store::{SCHEMA_VERSION, SchemaInfo, StoreResult};
+use crate::store::{SCHEMA_LEVEL, SCHEMA_VERSION, SchemaInfo, StoreResult};
+use crate::version::{Known, LEVEL, Meta};
 
 /// A UUID of version 4 in SQL that every SQLite knows.
 const UUID: &str = "(lower(hex(randomblob(4)) || '-' || hex(randomblob(2)) || '-4' || substr(hex(randomblob(2)), 2) || '-' \
@@ -30,10 +32,10 @@ pub(super) fn check_plan(plan: &InitPlan) -> StoreResult<()> {
     Err(StoreError::new(StoreErrorKind::Configuration, why))
 }
 
-struct Table {
-    name: String,
+pub(super) struct Table {
+    pub(super) name: String,
     about: &'static str,
-    columns: Vec<String>,
+    pub(super) columns: Vec<String>,
     /// Keys of several columns.
     rest: &'static str,
 }
@@ -43,7 +45,7 @@ impl Table {
         Self { name, about, columns: columns.iter().map(|c| (*c).to_owned()).collect(), rest }
     }
 
-    fn ddl(&self) -> String {
+    pub(super) fn ddl(&self) -> String {
         let rest = if self.rest.is_empty() { String::new() } else { format!(",\n  {}", self.rest) };
         format!("CREATE TABLE IF NOT EXISTS {} (\n  {}{rest}\n)", quoted(&self.name), self.columns.join(",\n  "))
     }
@@ -70,7 +72,7 @@ fn outbox(names: &Names, plan: &InitPlan) -> Table {
 }
 
 /// All tables of the relay. With one shard, its log's key is the position alone, which makes it the row's own number.
-fn tables(names: &Names, plan: &InitPlan) -> Vec<Table> {
+pub(super) fn tables(names: &Names, plan: &InitPlan) -> Vec<Table> {
     let table = |name: &str| names.options.table(name);
     vec![
         outbox(names, plan),
@@ -199,7 +201,7 @@ fn tables(names: &Names, plan: &InitPlan) -> Vec<Table> {
 }
 
 /// Parked rows are listed by key and by reason, acts by whether they are open.
-fn indexes(names: &Names) -> Vec<String> {
+pub(super) fn indexes(names: &Names) -> Vec<String> {
     let index = |table: &str, about: &str, columns: &str| {
         let name = quoted(&names.options.table(&format!("{table}_{about}")));
         format!("CREATE INDEX IF NOT EXISTS {name} ON {} ({columns})", quoted(&names.options.table(table)))
@@ -216,6 +218,7 @@ fn first_rows(names: &Names, plan: &InitPlan) -> Vec<String> {
     let shard_by = if plan.shard_by_key { "key" } else { "topic" };
     let meta = [
         ("schema_version", SCHEMA_VERSION.to_string()),
+        (LEVEL, SCHEMA_LEVEL.to_string()),
         ("shards", plan.shards.to_string()),
         ("mode", MODE.to_owned()),
         ("shard_by", shard_by.to_owned()),
@@ -240,31 +243,25 @@ pub(super) fn ddl(names: &Names, plan: &InitPlan) -> String {
 }
 
 pub(super) fn init(tx: &Transaction<'_>, names: &Names, plan: &InitPlan) -> StoreResult<()> {
+    if let Some(meta) = upgrade::meta(tx, names)?.filter(Meta::is_made) {
+        meta.check(Some(plan.shards))?;
+    }
     for table in tables(names, plan) {
         tx.execute_batch(&table.ddl()).map_err(|e| refusal(e).while_doing(&format!("making {}", table.name)))?;
     }
     for statement in indexes(names).into_iter().chain(first_rows(names, plan)) {
         tx.execute_batch(&statement).map_err(refusal)?;
     }
-    let (version, shards) = versions(tx, names)?;
-    if (version, shards) != (SCHEMA_VERSION, plan.shards) {
-        let why = format!(
-            "the tables have schema version {version} and shard count {shards}, asked for are {SCHEMA_VERSION} and {}",
-            plan.shards
-        );
-        return Err(StoreError::new(StoreErrorKind::WrongSchema, why));
-    }
-    Ok(())
+    known(tx, names).map(drop)
 }
 
-fn versions(connection: &Connection, names: &Names) -> StoreResult<(u32, u16)> {
-    let number = |name| {
-        let text = meta(connection, names, name)?;
-        text.and_then(|t| t.parse::<u32>().ok())
-            .ok_or_else(|| missing(&format!("{} has no number {name}", names.meta), None))
-    };
-    let shards = u16::try_from(number("shards")?).unwrap_or(u16::MAX);
-    Ok((number("schema_version")?, shards))
+/// What the meta table says.
+///
+/// # Errors
+/// `NotInitialised`: nothing. `WrongSchema`, `Outdated`.
+fn known(connection: &Connection, names: &Names) -> StoreResult<Known> {
+    let meta = upgrade::meta(connection, names)?;
+    meta.unwrap_or_else(|| Meta::new(vec![])).check(Some(1))
 }
 
 /// A value of the meta table.
@@ -276,6 +273,10 @@ pub(super) fn meta(connection: &Connection, names: &Names, name: &str) -> StoreR
 pub(super) fn inspect(connection: &Connection, names: &Names) -> StoreResult<SchemaInfo> {
     if connection.is_readonly(MAIN_DB).map_err(refusal)? {
         return Err(StoreError::new(StoreErrorKind::ReadOnly, "the database file cannot be written"));
+    }
+    // Of an earlier version, before of what such tables lack.
+    if let Some(meta) = upgrade::meta(connection, names)?.filter(Meta::is_made) {
+        meta.check(Some(1))?;
     }
     let plan = InitPlan::default();
     let mut payload = PayloadType::Bytes;
@@ -297,25 +298,19 @@ pub(super) fn inspect(connection: &Connection, names: &Names) -> StoreResult<Sch
             }
         }
     }
-    let (version, shards) = versions(connection, names)?;
-    if (version, shards) != (SCHEMA_VERSION, 1) {
-        let why = format!(
-            "the tables have schema version {version} and shard count {shards}, this relay knows {SCHEMA_VERSION} and 1"
-        );
-        return Err(StoreError::new(StoreErrorKind::WrongSchema, why));
-    }
-    let mode = meta(connection, names, "mode")?.unwrap_or_else(|| MODE.to_owned());
+    let Known { version, shards, had, mode, .. } = known(connection, names)?;
     let sql = format!("SELECT shard FROM {} WHERE shard >= 0 ORDER BY shard", names.lease);
     let leases: Vec<i64> = connection
         .prepare(&sql)
         .and_then(|mut s| s.query_map([], |row| row.get(0)).and_then(Iterator::collect))
         .map_err(refusal)?;
     let mut warnings = warnings(connection, names)?;
-    warnings.extend(check_leases(&names.options, &leases, shards)?);
+    warnings.extend(check_leases(&names.options, &leases, shards, had)?);
     Ok(SchemaInfo {
         server: format!("SQLite {}", rusqlite::version()),
         version,
         shards,
+        leases: leases.len(),
         mode,
         payload,
         warnings,
@@ -324,7 +319,7 @@ pub(super) fn inspect(connection: &Connection, names: &Names) -> StoreResult<Sch
 }
 
 /// The columns of a table with their declared types. None: there is no such table.
-fn columns_of(connection: &Connection, table: &str) -> StoreResult<Vec<(String, String)>> {
+pub(super) fn columns_of(connection: &Connection, table: &str) -> StoreResult<Vec<(String, String)>> {
     let mut statement = connection.prepare_cached("SELECT name, type FROM pragma_table_info(?)").map_err(refusal)?;
     let rows = statement.query_map([table], |row| Ok((row.get(0)?, row.get(1)?))).map_err(refusal)?;
     rows.collect::<rusqlite::Result<_>>().map_err(refusal)

@@ -20,6 +20,7 @@ pub mod resolved;
 pub mod scheduled;
 pub mod schema;
 pub mod status_find;
+pub mod upgrade;
 
 pub use fixture::{AppRow, Fixture, Owner, message_of, shards_of};
 
@@ -67,6 +68,11 @@ cases! { $
         the_password_is_never_shown
         every_shard_has_a_lease
         rows_in_no_shard_are_said
+    }
+    upgrade {
+        earlier_tables_are_brought_up
+        only_earlier_tables_are_brought_up
+        an_upgrade_waits_for_relays
     }
     read {
         a_row_comes_as_it_was_written
