@@ -103,6 +103,8 @@ pub enum Command {
     Acts(Acts),
     /// Delete what is settled and older than the retention, and merge small chunks.
     Prune(Prune),
+    /// Change the number of shards. Relays are stopped and everything is settled; applications go on inserting.
+    Reshard(Reshard),
     /// Show what it is for: an order service that is killed again and again, with and without Outhaul. Needs nothing.
     #[cfg(feature = "sqlite")]
     Demo(outhaul_demo::Options),
@@ -128,7 +130,11 @@ pub struct Init {
     /// Print the DDL and the GRANTs instead of running anything.
     #[arg(long)]
     pub print: bool,
-    /// Number of shards: how many lanes of work several relays can share. Fixed afterwards; SQLite has one.
+    /// Bring the tables of the previous version to this one, while its relays go on. With --print: what is missing.
+    #[arg(long, conflicts_with_all = ["shards", "payload", "shard_by"])]
+    pub upgrade: bool,
+    /// Number of shards: how many lanes of work several relays can share. 16 to 64 suits most; `reshard` changes it, while
+    /// relays are stopped. SQLite has one.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub shards: u16,
     /// Type of the payload column.
@@ -482,6 +488,18 @@ pub struct Prune {
     /// Do one step (one transaction) only. Default: steps until nothing is left to do.
     #[arg(long)]
     pub once: bool,
+}
+
+/// `reshard`.
+#[derive(Debug, Args)]
+pub struct Reshard {
+    #[command(flatten)]
+    pub source: Source,
+    #[command(flatten)]
+    pub which: Which,
+    /// Number of shards from now on.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(2..=1024))]
+    pub shards: u16,
 }
 
 /// `explain`.

@@ -168,8 +168,8 @@ struct Engine {
     refused: Option<StoreError>,
     /// What keeps maintenance from exporting.
     maintenance: watch::Receiver<Option<outhaul_core::trouble::Trouble>>,
-    /// Shards as the first lease round found them, and as the newest one did.
-    shards: Option<(usize, usize)>,
+    /// Leases as they were when the tables were looked at, and as the newest round found them.
+    shards: (usize, usize),
 }
 
 async fn drive(outbox: Outbox, stop: Stop) -> Result<(String, Vec<Delivered>), RelayError> {
@@ -185,9 +185,9 @@ async fn drive(outbox: Outbox, stop: Stop) -> Result<(String, Vec<Delivered>), R
         }
     }
     let mut asked = stop.watch();
-    if !wait_for_database(&outbox, &mut asked).await? {
+    let Some(leases) = wait_for_database(&outbox, &mut asked).await? else {
         return Ok((outbox.name, Vec::new()));
-    }
+    };
     let runners: Vec<Arc<Runner>> =
         outbox.destinations.iter().map(|d| Arc::new(Runner::new(d, outbox.store.clone()))).collect();
     let destinations = outbox
@@ -214,7 +214,7 @@ async fn drive(outbox: Outbox, stop: Stop) -> Result<(String, Vec<Delivered>), R
         leased: false,
         refused: None,
         maintenance: told,
-        shards: None,
+        shards: (leases, leases),
     };
     let maintenance = outbox.maintenance.clone().map(|plan| {
         let (name, owner, store) = (outbox.name.clone(), outbox.owner.clone(), outbox.store.clone());
@@ -247,8 +247,8 @@ fn seed(owner: &str) -> u64 {
     owner.bytes().fold(0xcbf2_9ce4_8422_2325, |h, b| (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3))
 }
 
-/// Waits until the database can be used. False: told to stop before.
-async fn wait_for_database(outbox: &Outbox, asked: &mut watch::Receiver<Asked>) -> Result<bool, RelayError> {
+/// Waits until the database can be used: how many leases there are. None: told to stop before.
+async fn wait_for_database(outbox: &Outbox, asked: &mut watch::Receiver<Asked>) -> Result<Option<usize>, RelayError> {
     let mut wait = START_BACKOFF.0;
     let mut failures = 0u32;
     loop {
@@ -263,7 +263,7 @@ async fn wait_for_database(outbox: &Outbox, asked: &mut watch::Receiver<Asked>) 
                     let (code, remedy) = (stray.kind.code(), stray.kind.remedy());
                     tracing::warn!(outbox, code, remedy, "{}", stray.message);
                 }
-                return Ok(true);
+                return Ok(Some(info.leases));
             }
             Err(e) => e,
         };
@@ -287,7 +287,7 @@ async fn wait_for_database(outbox: &Outbox, asked: &mut watch::Receiver<Asked>) 
         }
         tokio::select! {
             () = tokio::time::sleep(wait) => wait = (wait * 2).min(START_BACKOFF.1),
-            _ = asked.wait_for(|a| *a != Asked::Nothing) => return Ok(false),
+            _ = asked.wait_for(|a| *a != Asked::Nothing) => return Ok(None),
         }
     }
 }
@@ -328,7 +328,8 @@ impl Engine {
             if let Some(error) = self.refused.take() {
                 return Err(RelayError::Store { outbox: outbox.name.clone(), error });
             }
-            if let Some((before, now)) = self.shards.filter(|(before, now)| before != now) {
+            let (before, now) = self.shards;
+            if before != now {
                 return Err(RelayError::ShardCount { outbox: outbox.name.clone(), before, now });
             }
             instance.handle(clock.now(), input);
@@ -349,7 +350,7 @@ impl Engine {
             Ok((id, (input, said))) => {
                 self.asking.remove(&id);
                 if let Input::Leases(Some(report)) = &input {
-                    self.shards.get_or_insert((report.leases.len(), 0)).1 = report.leases.len();
+                    self.shards.1 = report.leases.len();
                 }
                 match said {
                     Some((doing, Ok(()))) => {

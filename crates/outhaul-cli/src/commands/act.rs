@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use outhaul_core::act::{ActNumber, ActState};
 use outhaul_core::message::ShardId;
-use outhaul_store::{ActRecord, ActsWanted, NewAct, Store, StoreError};
+use outhaul_store::{ActRecord, ActsWanted, InstanceStatus, NewAct, Store, StoreError, StoreErrorKind};
 use serde::Serialize;
 
 use crate::arguments::Ordering;
 use crate::failure::{Exit, Failure};
-use crate::{output, timestamp};
+use crate::{codes, output, timestamp};
 
 /// Between two looks at how far it has got.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
@@ -139,6 +139,7 @@ impl ActReport {
 /// # Errors
 /// The database's.
 pub async fn order(store: &Arc<dyn Store>, acts: &[NewAct], ordering: &Ordering, json: bool) -> Result<Exit, Failure> {
+    refuse_beside_earlier_relays(store).await?;
     let mut numbers = Vec::new();
     for act in acts {
         numbers.push(store.order(act).await?);
@@ -155,6 +156,26 @@ pub async fn order(store: &Arc<dyn Store>, acts: &[NewAct], ordering: &Ordering,
     }
     let wants = |r: &ActReport| r.state == "refused" || r.left > 0;
     Ok(if reports.iter().any(wants) { Exit::Attention } else { Exit::Fine })
+}
+
+/// A relay of the first version heeds no act, and cannot read what one has changed: it would neither keep a pause nor be
+/// able to take over the shard.
+async fn refuse_beside_earlier_relays(store: &Arc<dyn Store>) -> Result<(), Failure> {
+    const ALIVE_MS: u64 = 60_000;
+    let earlier = |i: &InstanceStatus| i.heartbeat_ms < ALIVE_MS && i.config.is_empty() && !i.draining;
+    match store.instances().await {
+        Ok(all) => match all.into_iter().find(earlier) {
+            None => Ok(()),
+            Some(i) => {
+                let what =
+                    format!("relay {} is of an earlier version ({}), which does not heed acts", i.owner, i.version);
+                Err(Failure::new(&codes::EARLIER_RELAYS, what))
+            }
+        },
+        // Who may not read it orders all the same.
+        Err(e) if e.kind == StoreErrorKind::Permission => Ok(()),
+        Err(e) => Err(e.into()),
+    }
 }
 
 /// What is to be said of acts that are not carried out yet.

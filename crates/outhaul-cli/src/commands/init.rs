@@ -3,9 +3,10 @@
 use outhaul_store::{InitPlan, PayloadType};
 use serde_json::json;
 
-use super::{chosen, of_outbox, open};
+use super::{chosen, of_outbox, open_as_it_is};
 use crate::arguments::{Init, Payload, ShardBy};
-use crate::failure::{Exit, Outcome};
+use crate::config::Outbox;
+use crate::failure::{Exit, Failure, Outcome};
 use crate::{config, output};
 
 /// Makes the tables of every outbox, or of the one that was named.
@@ -14,6 +15,12 @@ use crate::{config, output};
 /// The database's, or the configuration's.
 pub async fn run(a: &Init, json: bool) -> Outcome {
     let config = config::load(a.source.sources())?;
+    if a.upgrade {
+        for outbox in chosen(&config, a.which.outbox.as_deref())? {
+            upgrade(outbox, a.print, json).await?;
+        }
+        return Ok(Exit::Fine);
+    }
     let plan = InitPlan {
         shards: a.shards,
         payload: match a.payload {
@@ -24,7 +31,7 @@ pub async fn run(a: &Init, json: bool) -> Outcome {
         shard_by_key: a.shard_by == ShardBy::Key,
     };
     for outbox in chosen(&config, a.which.outbox.as_deref())? {
-        let store = open(outbox).await?;
+        let store = open_as_it_is(outbox).await?;
         if a.print {
             let ddl = store.ddl(&plan);
             if json {
@@ -54,4 +61,43 @@ pub async fn run(a: &Init, json: bool) -> Outcome {
         store.close().await;
     }
     Ok(Exit::Fine)
+}
+
+/// Tables of the previous version.
+async fn upgrade(outbox: &Outbox, print: bool, json: bool) -> Result<(), Failure> {
+    let store = open_as_it_is(outbox).await?;
+    let result = if print { store.upgrade_plan().await } else { store.upgrade().await };
+    store.close().await;
+    let found = result.map_err(|e| of_outbox(e.into(), outbox))?;
+    if json {
+        return output::json(&json!({
+            "outbox": outbox.name, "from": found.from, "to": found.to, "done": !print, "statements": found.statements,
+            "grants": found.grants,
+        }));
+    }
+    let (name, up_to_date) = (&outbox.name, found.statements.is_empty());
+    match (print, up_to_date) {
+        (true, true) => output::line(format_args!("-- {name}: the tables are of this version, nothing is missing")),
+        (true, false) => {
+            let head = format!(
+                "-- {name}: from level {} to {}, in this order; relays of the previous version may run",
+                found.from, found.to
+            );
+            let statements = found.statements.iter().map(|s| format!("{s};"));
+            let grants = found.grants.iter().map(|g| format!("--   {g};"));
+            let note = "-- The relay's user, where it is not the tables' owner:".to_owned();
+            let note = Some(note).filter(|_| !found.grants.is_empty());
+            output::lines(std::iter::once(head).chain(statements).chain(note).chain(grants))
+        }
+        (false, true) => output::line(format_args!("{name}: the tables are of this version already")),
+        (false, false) => {
+            let done = found.statements.len();
+            output::line(format_args!("{name}: the tables are of this version now ({done} statements)"))?;
+            if !found.grants.is_empty() {
+                eprintln!("if the relay connects as another user, it needs these rights too:");
+                found.grants.iter().for_each(|g| eprintln!("  {g};"));
+            }
+            Ok(())
+        }
+    }
 }

@@ -16,6 +16,7 @@ mod pause;
 mod prune;
 mod relay;
 mod replay;
+mod reshard;
 mod shared_sink;
 mod status;
 mod validate;
@@ -51,6 +52,7 @@ pub async fn run(arguments: &Arguments) -> Outcome {
         Command::Replay(a) => Box::pin(replay::run(a, json)).await,
         Command::Acts(a) => acts::run(a, json).await,
         Command::Prune(a) => prune::run(a, json).await,
+        Command::Reshard(a) => Box::pin(reshard::run(a, json)).await,
         Command::Explain(a) => explain::run(a, json),
         Command::Completions { shell } => completions(*shell),
         Command::Reference => {
@@ -69,9 +71,21 @@ fn completions(shell: clap_complete::Shell) -> Outcome {
     Ok(Exit::Fine)
 }
 
-/// Opens the database of an outbox.
-async fn open(outbox: &Outbox) -> Result<Arc<dyn Store>, Failure> {
+/// Opens the database of an outbox, whatever its tables are.
+async fn open_as_it_is(outbox: &Outbox) -> Result<Arc<dyn Store>, Failure> {
     outhaul_store::open(outbox.store.clone()).await.map_err(|e| of_outbox(e.into(), outbox))
+}
+
+/// Opens the database of an outbox whose tables, if there are any, are of this version.
+async fn open(outbox: &Outbox) -> Result<Arc<dyn Store>, Failure> {
+    let store = open_as_it_is(outbox).await?;
+    match store.check_version().await {
+        Ok(_) => Ok(store),
+        Err(e) => {
+            store.close().await;
+            Err(of_outbox(e.into(), outbox))
+        }
+    }
 }
 
 /// A failure with the outbox's name in front.

@@ -7,7 +7,7 @@ use serde::Serialize;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{of_outbox, open};
+use super::{of_outbox, open_as_it_is};
 use crate::arguments::Validate;
 use crate::codes;
 use crate::config::{Config, Destination, Outbox, Sources};
@@ -94,7 +94,7 @@ pub async fn run(a: &Validate, json: bool) -> Outcome {
 
 async fn look_at_outbox(outbox: &Outbox, warnings: &mut Vec<String>) -> OutboxFinding {
     let mut finding = OutboxFinding { name: outbox.name.clone(), ..OutboxFinding::default() };
-    let store = match open(outbox).await {
+    let store = match open_as_it_is(outbox).await {
         Ok(store) => store,
         Err(e) => {
             finding.error = Some(e);

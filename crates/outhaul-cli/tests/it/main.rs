@@ -10,6 +10,9 @@ mod operate;
 mod program;
 mod relay;
 mod replay;
+mod reshard;
 #[cfg(feature = "sqlite")]
 mod rocketmq;
+mod upgrade;
 mod validate;
+mod writers;

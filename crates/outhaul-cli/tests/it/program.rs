@@ -126,7 +126,12 @@ impl Folder {
 
     /// Starts the program in this folder.
     pub fn start(&self, arguments: &[&str], variables: &[(&str, &str)]) -> Running {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_outhaul"));
+        self.start_program(env!("CARGO_BIN_EXE_outhaul").as_ref(), arguments, variables)
+    }
+
+    /// Starts another build of the program in this folder.
+    pub fn start_program(&self, program: &Path, arguments: &[&str], variables: &[(&str, &str)]) -> Running {
+        let mut command = Command::new(program);
         for (name, _) in std::env::vars_os() {
             if name.to_string_lossy().starts_with("OUTHAUL__") {
                 command.env_remove(name);
