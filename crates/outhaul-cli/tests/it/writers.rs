@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use outhaul_testkit::servers::{Flavour, Session};
 use serde_json::Value;
@@ -77,15 +77,18 @@ async fn write(flavour: Flavour, url: String, writer: String, enough: Arc<Atomic
     written
 }
 
-/// Waits until the file has so many lines.
+/// Waits until the file has so many lines: as long as lines come, however slowly.
 pub async fn lines_reach(file: &Path, wanted: usize) {
     let count = || std::fs::read_to_string(file).unwrap_or_default().lines().count();
-    let waiting = async {
-        while count() < wanted {
-            tokio::time::sleep(Duration::from_millis(50)).await; // a file gives no signal
+    let (mut seen, mut since) = (count(), Instant::now());
+    while seen < wanted {
+        tokio::time::sleep(Duration::from_millis(50)).await; // a file gives no signal
+        let now = count();
+        if now > seen {
+            (seen, since) = (now, Instant::now());
         }
-    };
-    assert!(tokio::time::timeout(LIMIT, waiting).await.is_ok(), "{} of {wanted} lines came", count());
+        assert!(since.elapsed() < LIMIT, "{seen} of {wanted} lines came, and no more for {LIMIT:?}");
+    }
 }
 
 /// Every message came once, those of a key in their order, and nothing else.

@@ -295,10 +295,11 @@ fn grants(options: &StoreOptions) -> String {
     )
 }
 
-/// Rights on what the second level has added.
+/// Rights that the first level did not need: on what the second has added, and to make scheduled rows ordinary ones.
 pub(super) fn new_grants(options: &StoreOptions) -> Vec<String> {
     let t = |name: &str| quoted(&options.table(name));
     vec![
+        format!("GRANT UPDATE ON {} TO relay", quoted(&options.outbox())),
         format!("GRANT SELECT, INSERT, UPDATE ON {} TO relay", t("outbox_act")),
         format!("GRANT SELECT, INSERT, DELETE ON {} TO relay", t("outbox_pause")),
     ]
