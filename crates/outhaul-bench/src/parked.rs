@@ -123,12 +123,12 @@ async fn until(raw: &mut dyn Raw, sql: &str, wanted: u64) {
 }
 
 /// Commits a row and waits for its arrival.
-async fn first_delivery(raw: &mut dyn Raw, arrivals: &mut mpsc::UnboundedReceiver<String>, id: &str) {
+async fn first_delivery(raw: &mut dyn Raw, arrivals: &mut mpsc::Receiver<String>, id: &str) {
     raw.execute(&format!("INSERT INTO outbox (id, topic, payload) VALUES ('{id}', 'order-created', '1')")).await;
     while next(arrivals).await != id {}
 }
 
-async fn next(arrivals: &mut mpsc::UnboundedReceiver<String>) -> String {
+async fn next(arrivals: &mut mpsc::Receiver<String>) -> String {
     tokio::time::timeout(LIMIT, arrivals.recv()).await.expect("a message in time").expect("a collector")
 }
 
@@ -159,7 +159,7 @@ fn ms(begin: Instant) -> f64 {
 
 async fn redrive(
     store: &dyn Store,
-    arrivals: &mut mpsc::UnboundedReceiver<String>,
+    arrivals: &mut mpsc::Receiver<String>,
     by: &str,
     selector: Selector,
     shards: &[ShardId],
@@ -192,10 +192,10 @@ async fn redrive(
 }
 
 /// Where the relay reports to, and what it reported.
-async fn collector() -> (std::net::SocketAddr, mpsc::UnboundedReceiver<String>) {
+async fn collector() -> (std::net::SocketAddr, mpsc::Receiver<String>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let address = listener.local_addr().expect("an address");
-    let (send, receive) = mpsc::unbounded_channel();
+    let (send, receive) = mpsc::channel(64);
     let send = Arc::new(send);
     tokio::spawn(async move {
         while let Ok((stream, _)) = listener.accept().await {
@@ -205,7 +205,7 @@ async fn collector() -> (std::net::SocketAddr, mpsc::UnboundedReceiver<String>) 
     (address, receive)
 }
 
-async fn collect(stream: TcpStream, to: Arc<mpsc::UnboundedSender<String>>) {
+async fn collect(stream: TcpStream, to: Arc<mpsc::Sender<String>>) {
     let _ = stream.set_nodelay(true);
     let mut lines = BufReader::new(stream).lines();
     while let Ok(Some(line)) = lines.next_line().await {
@@ -213,7 +213,7 @@ async fn collect(stream: TcpStream, to: Arc<mpsc::UnboundedSender<String>>) {
             if lines.get_mut().write_u8(1).await.is_err() {
                 return;
             }
-        } else if to.send(line).is_err() {
+        } else if to.send(line).await.is_err() {
             return;
         }
     }

@@ -222,7 +222,7 @@ mod tests {
                 let quantum = (rate_milli as usize).div_ceil(40_000);
                 let rest = (rate_milli * late_us / 1_000_000_000) as usize + quantum;
                 assert!(all <= exactly + 1, "{rate_milli}: {all}");
-                assert!(all + rest >= exactly + 1, "{rate_milli}, {late_us} us late: {all} of {exactly}");
+                assert!(all + rest > exactly, "{rate_milli}, {late_us} us late: {all} of {exactly}");
                 assert!(sent.len() as u64 <= 40 * seconds + 1, "{rate_milli}: {} turns", sent.len());
                 // To the microsecond in which the clock counts.
                 let spaced = |w: &[(u64, usize)]| (w[1].0 - w[0].0 + 1) * rate_milli >= 1_000_000_000;
