@@ -67,7 +67,7 @@ async fn from_init_to_prune(flavour: Flavour) {
     assert_eq!(shard["owner"], Value::Null, "the shard was released");
     assert_eq!(
         keys(lane),
-        names("destination kind state ack_level cursor lag oldest_unsent_ms parked last_error down_since paused")
+        names("destination kind state ack_level cursor lag oldest_unsent_ms parked last_error down_since paused rate")
     );
     assert_eq!(lane["parked"], json!({"retrying": 0, "waiting": 0, "dead": 0}));
     assert_eq!(
