@@ -97,7 +97,7 @@ async fn the_printed_grants_are_enough() {
         ddl.lines().filter_map(|l| l.strip_prefix("--   GRANT ")?.strip_suffix(&end).map(str::to_owned)).collect()
     };
     let (application, relay) = (grants("application"), grants("relay"));
-    assert_eq!((application.len(), relay.len()), (1, 6), "{ddl}");
+    assert_eq!((application.len(), relay.len()), (1, 7), "{ddl}");
     let application: Vec<&str> = application.iter().map(String::as_str).collect();
     let relay: Vec<&str> = relay.iter().map(String::as_str).collect();
 
