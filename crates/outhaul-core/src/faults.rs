@@ -63,13 +63,21 @@ pub enum Fault {
     RetryNotCounted,
     /// Where a destination has limits, the first slot of the first shard is served first, every time.
     NoTurns,
+    /// A replay's position is stored past messages that were sent and not acknowledged.
+    ReplayPastUnacknowledged,
+    /// A message that a replay tries again does not hold back later ones of its key.
+    ReplayRetryOvertaken,
+    /// What a destination has forgotten is not sent again by a replay.
+    ReplayForgottenIgnored,
+    /// A process that was told that another carries out its replay goes on storing.
+    ReplayTakenIgnored,
 }
 
 /// The faults that are switched on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Faults {
     #[cfg(feature = "faults")]
-    on: u32,
+    on: u64,
 }
 
 impl Faults {

@@ -5,7 +5,8 @@
 //! (`outhaul-relay`) drives it with real databases and brokers, the simulator (`outhaul-testkit`) with model ones.
 //!
 //! Data flows one way: rows are taken in ([`intake`]), get a position in their shard ([`pipeline`]), are handed to
-//! the [`lane`]s that their [`route`] names, and what the sinks answer returns as [`receipt`]s into a [`checkpoint`].
+//! the [`lane`]s that their [`route`] names, and what the sinks answer returns as [`receipt`]s into a [`checkpoint`]. A
+//! [`replay`] delivers what the log holds once more, beside all that.
 
 pub mod act;
 mod allowance;
@@ -25,6 +26,7 @@ pub mod message;
 pub mod parked;
 pub mod pipeline;
 pub mod receipt;
+pub mod replay;
 pub mod route;
 pub mod runs;
 pub mod schedule;

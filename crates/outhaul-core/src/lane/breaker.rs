@@ -24,7 +24,7 @@ pub enum Breaker {
 
 impl Breaker {
     /// How many messages a batch may have that begins now: None if none may begin.
-    pub(super) fn allows(self, now: Now, limits: &LaneLimits) -> Option<usize> {
+    pub(crate) fn allows(self, now: Now, limits: &LaneLimits) -> Option<usize> {
         const PROBE: usize = 10;
         match self {
             Self::Closed => Some(limits.max_batch),
@@ -33,12 +33,12 @@ impl Breaker {
         }
     }
 
-    pub(super) const fn is_closed(self) -> bool {
+    pub(crate) const fn is_closed(self) -> bool {
         matches!(self, Self::Closed)
     }
 
     /// The earliest moment at which something may be sent that is ready at `at_us`. None: only an answer decides.
-    pub(super) fn not_before(self, at_us: u64) -> Option<u64> {
+    pub(crate) fn not_before(self, at_us: u64) -> Option<u64> {
         match self {
             Self::Closed => Some(at_us),
             Self::Open { until_us, .. } => Some(at_us.max(until_us)),
@@ -47,26 +47,26 @@ impl Breaker {
     }
 
     /// A batch begins.
-    pub(super) const fn begin(&mut self) {
+    pub(crate) const fn begin(&mut self) {
         if let Self::Open { failures, .. } = *self {
             *self = Self::Probing { failures };
         }
     }
 
     /// The batch was not sent after all.
-    pub(super) const fn not_begun(&mut self, now: Now) {
+    pub(crate) const fn not_begun(&mut self, now: Now) {
         if let Self::Probing { failures } = *self {
             *self = Self::Open { until_us: now.mono_us, failures };
         }
     }
 
     /// The destination showed that it lives. Returns true if that closed the breaker.
-    pub(super) fn succeed(&mut self) -> bool {
+    pub(crate) fn succeed(&mut self) -> bool {
         !matches!(std::mem::replace(self, Self::Closed), Self::Closed)
     }
 
     /// The destination is down. Returns true if that opened a closed breaker.
-    pub(super) fn fail(&mut self, now: Now, limits: &LaneLimits, jitter: &mut Jitter) -> bool {
+    pub(crate) fn fail(&mut self, now: Now, limits: &LaneLimits, jitter: &mut Jitter) -> bool {
         let failures = match *self {
             Self::Closed => 1,
             Self::Open { .. } => return false, // Nothing of the slot was under way.

@@ -11,7 +11,7 @@ mod healing;
 pub(crate) mod parked;
 mod proof;
 mod queue;
-mod slot;
+pub(crate) mod slot;
 
 use std::collections::{BTreeMap, BTreeSet, HashSet, VecDeque};
 use std::sync::Arc;

@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::ops::Bound;
 use std::sync::Arc;
 
-use super::slot::{Held, Item, Slot};
+use super::slot::{Item, Slot};
 use super::{Lane, OrderKey, SendBatch};
 use crate::allowance::{Allowance, Gate};
 use crate::config::{Jitter, Now};
@@ -367,29 +367,9 @@ impl Lane {
             .into_iter()
             .filter_map(|(key, item, at)| Some((key, self.put_back_rewound(slot_id, batch, item)?, at)))
             .collect();
-        let Some(slot) = self.slots.get_mut(&slot_id) else { return };
-        for item in front.into_iter().rev() {
-            // A batch may have taken only some of a key's held messages: those left are younger.
-            match slot.held.get_mut(&OrderKey::of(&item.message)) {
-                Some(younger) => younger.items.push_front(item),
-                None => slot.queue.push_front(item),
-            }
+        if let Some(slot) = self.slots.get_mut(&slot_id) {
+            slot.put_back(front, held, aside, now);
         }
-        // What is held already of a key is younger than what comes back of it.
-        let mut returned: HashMap<OrderKey, Held> = HashMap::new();
-        for (key, item, retry_at_us) in held {
-            let h = returned.entry(key).or_default();
-            h.retry_at_us = h.retry_at_us.max(retry_at_us).max(now.mono_us);
-            h.items.push_back(item);
-        }
-        for (key, mut h) in returned {
-            if let Some(younger) = slot.held.remove(&key) {
-                h.items.extend(younger.items);
-            }
-            h.aside = aside.contains(&key);
-            slot.held.insert(key, h);
-        }
-        slot.count_aside();
     }
 
     /// The destination was started, and may be sent to: what waits for a part of it is tried.

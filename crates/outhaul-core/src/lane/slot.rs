@@ -1,6 +1,6 @@
 //! A slot: messages that must wait for each other.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
 use super::block::OrderKey;
@@ -51,31 +51,31 @@ fn java_hash(text: &str) -> i32 {
 
 /// A message in a slot.
 #[derive(Clone, Debug)]
-pub(super) struct Item {
-    pub(super) message: Arc<Message>,
+pub(crate) struct Item {
+    pub(crate) message: Arc<Message>,
     /// Sends that counted as failed.
-    pub(super) attempts: u32,
+    pub(crate) attempts: u32,
     /// Sends in place so far.
-    pub(super) tries: u32,
+    pub(crate) tries: u32,
     /// Deliveries of the slot when it was last sent: an Unknown counts only if there were others since.
-    pub(super) deliveries_then: u64,
+    pub(crate) deliveries_then: u64,
     /// It is the first of a block of parked messages.
-    pub(super) parked: bool,
+    pub(crate) parked: bool,
 }
 
 impl Item {
-    pub(super) const fn new(message: Arc<Message>, parked: bool, attempts: u32) -> Self {
+    pub(crate) const fn new(message: Arc<Message>, parked: bool, attempts: u32) -> Self {
         Self { message, attempts, tries: 0, deliveries_then: 0, parked }
     }
 }
 
 /// Messages of one key that wait for a try in place.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Held {
-    pub(super) items: VecDeque<Item>,
-    pub(super) retry_at_us: u64,
+pub(crate) struct Held {
+    pub(crate) items: VecDeque<Item>,
+    pub(crate) retry_at_us: u64,
     /// They wait for a part of the destination that is down.
-    pub(super) aside: bool,
+    pub(crate) aside: bool,
 }
 
 /// What a batch is made of.
@@ -89,31 +89,31 @@ struct UnderWay {
 
 /// A slot.
 #[derive(Debug, Default)]
-pub(super) struct Slot {
-    pub(super) queue: VecDeque<Item>,
-    pub(super) held: HashMap<OrderKey, Held>,
+pub(crate) struct Slot {
+    pub(crate) queue: VecDeque<Item>,
+    pub(crate) held: HashMap<OrderKey, Held>,
     under_way: Option<UnderWay>,
     /// Messages delivered so far.
-    pub(super) deliveries: u64,
-    pub(super) breaker: Breaker,
+    pub(crate) deliveries: u64,
+    pub(crate) breaker: Breaker,
     /// The destination said that it is down: nothing is sent before a later start than this one.
-    pub(super) down_since_start: Option<u64>,
+    pub(crate) down_since_start: Option<u64>,
     /// Batches in a row about which the destination said nothing.
-    pub(super) silent_batches: u32,
+    pub(crate) silent_batches: u32,
     /// Messages that wait for a part of the destination that is down, and their bytes.
-    pub(super) aside: (usize, usize),
+    pub(crate) aside: (usize, usize),
     /// A batch of one message was not one of those: the next one may be.
     aside_next: bool,
     /// Messages here, those under way included, and their bytes. Parked ones are not counted.
-    pub(super) queued: usize,
-    pub(super) queued_bytes: usize,
+    pub(crate) queued: usize,
+    pub(crate) queued_bytes: usize,
 }
 
 impl Slot {
     /// Takes the next batch: first keys whose wait is over, then the queue; messages of held keys join those held. Of what
     /// waits for a part that is down it takes no more than half a batch, or every other batch where that is one message,
     /// so that the others get on.
-    pub(super) fn begin(
+    pub(crate) fn begin(
         &mut self,
         batch: u64,
         start: u64,
@@ -180,42 +180,75 @@ impl Slot {
     }
 
     /// The batch was answered: the start after which it was begun and its items, if it is the one that is under way.
-    pub(super) fn finish(&mut self, batch: u64) -> Option<(u64, Vec<Item>)> {
+    pub(crate) fn finish(&mut self, batch: u64) -> Option<(u64, Vec<Item>)> {
         self.under_way.take_if(|u| u.batch == batch).map(|u| (u.start, u.items))
     }
 
+    /// What comes back of a batch, in its order: it goes before whatever else there is of its key. `held` waits, each with
+    /// its key, until a time on the monotonic clock; the keys `aside` also until the destination was started anew.
+    pub(crate) fn put_back(
+        &mut self,
+        front: Vec<Item>,
+        held: Vec<(OrderKey, Item, u64)>,
+        aside: &HashSet<OrderKey>,
+        now: Now,
+    ) {
+        for item in front.into_iter().rev() {
+            // A batch may have taken only some of a key's held messages: those left are younger.
+            match self.held.get_mut(&OrderKey::of(&item.message)) {
+                Some(younger) => younger.items.push_front(item),
+                None => self.queue.push_front(item),
+            }
+        }
+        // What is held already of a key is younger than what comes back of it.
+        let mut returned: HashMap<OrderKey, Held> = HashMap::new();
+        for (key, item, retry_at_us) in held {
+            let h = returned.entry(key).or_default();
+            h.retry_at_us = h.retry_at_us.max(retry_at_us).max(now.mono_us);
+            h.items.push_back(item);
+        }
+        for (key, mut h) in returned {
+            if let Some(younger) = self.held.remove(&key) {
+                h.items.extend(younger.items);
+            }
+            h.aside = aside.contains(&key);
+            self.held.insert(key, h);
+        }
+        self.count_aside();
+    }
+
     /// Positions of the batch under way, parked ones left out.
-    pub(super) fn under_way_positions(&self) -> impl Iterator<Item = Position> + '_ {
+    pub(crate) fn under_way_positions(&self) -> impl Iterator<Item = Position> + '_ {
         let items = self.under_way.iter().flat_map(|u| &u.items);
         items.filter(|i| !i.parked).map(|i| i.message.position)
     }
 
     /// Whether the batch under way has messages that were tried before.
-    pub(super) fn is_tried_again(&self) -> bool {
+    pub(crate) fn is_tried_again(&self) -> bool {
         self.under_way.iter().flat_map(|u| &u.items).any(|i| i.attempts > 0)
     }
 
     /// Takes a parked message out of the queue. False: it is not there, perhaps under way.
-    pub(super) fn take_back_parked(&mut self, position: Position) -> bool {
+    pub(crate) fn take_back_parked(&mut self, position: Position) -> bool {
         let at = self.queue.iter().position(|i| i.parked && i.message.position == position);
         at.and_then(|at| self.queue.remove(at)).is_some()
     }
 
     /// Counts anew what waits for a part that is down.
-    pub(super) fn count_aside(&mut self) {
+    pub(crate) fn count_aside(&mut self) {
         let items = self.held.values().filter(|h| h.aside).flat_map(|h| &h.items).filter(|i| !i.parked);
         self.aside = items.fold((0, 0), |(n, bytes), i| (n + 1, bytes + i.message.weight()));
     }
 
     /// What waits for a part that is down is tried now: it may be up again.
-    pub(super) fn try_aside(&mut self, now_us: u64) {
+    pub(crate) fn try_aside(&mut self, now_us: u64) {
         if self.aside.0 > 0 {
             self.held.values_mut().filter(|h| h.aside).for_each(|h| h.retry_at_us = now_us);
         }
     }
 
     /// Everything that is not under way.
-    pub(super) fn withdraw(&mut self) -> Vec<Item> {
+    pub(crate) fn withdraw(&mut self) -> Vec<Item> {
         self.aside = (0, 0);
         let held = self.held.drain().flat_map(|(_, h)| h.items);
         let mut items: Vec<Item> = held.collect();
@@ -224,12 +257,12 @@ impl Slot {
     }
 
     /// How many messages a batch may have that begins now, after this start of the destination. None: none may begin.
-    pub(super) fn allows(&self, now: Now, start: u64, limits: &LaneLimits) -> Option<usize> {
+    pub(crate) fn allows(&self, now: Now, start: u64, limits: &LaneLimits) -> Option<usize> {
         self.breaker.allows(now, limits).filter(|_| self.has_restarted(start))
     }
 
     /// The earliest moment at which something may be sent that is ready at `at_us`. None: something else decides.
-    pub(super) fn not_before(&self, at_us: u64, start: u64) -> Option<u64> {
+    pub(crate) fn not_before(&self, at_us: u64, start: u64) -> Option<u64> {
         self.breaker.not_before(at_us).filter(|_| self.has_restarted(start))
     }
 
@@ -237,14 +270,14 @@ impl Slot {
         self.down_since_start.is_none_or(|since| since < start)
     }
 
-    pub(super) const fn is_under_way(&self) -> bool {
+    pub(crate) const fn is_under_way(&self) -> bool {
         self.under_way.is_some()
     }
 
     /// When the slot has something to send, microseconds of the monotonic clock. None: nothing, or only an answer or
     /// somebody else decides. What is in the queue while the breaker is closed was sent, or waits for something else:
     /// perhaps for what the destination may be sent.
-    pub(super) fn deadline_us(&self, start: u64, is_held_back: bool) -> Option<u64> {
+    pub(crate) fn deadline_us(&self, start: u64, is_held_back: bool) -> Option<u64> {
         if self.is_under_way() {
             return None;
         }

@@ -11,3 +11,4 @@ mod lane;
 mod lease;
 mod limits;
 mod proof;
+mod replay;

@@ -1,21 +1,14 @@
 //! Replays: what the log still holds is delivered once more, by a lane of its own that lasts as long as the command.
 //!
-//! ```text
-//! log ──▶ source (range, filters, routes, edits, what is parked) ──▶ slots ──▶ sink
-//!                                          │                                    │ outcomes
-//!                                          └── how far it has got ──▶ outbox_act ◀┘
-//! ```
+//! What is read, sent and stored, and when, is decided by [`outhaul_core::replay`]; here it is done.
 //!
 //! It holds no lease and touches neither cursors, receipts nor parked rows: the relay's lanes know nothing of it. Shards
 //! are replayed one after the other, slots at the same time. Order per key holds within the replay. A message that is
-//! refused is left out; everything else that is not delivered is sent again before whatever comes behind it in its slot,
+//! refused is left out; everything else that is not delivered is sent again before whatever comes behind it of its key,
 //! however long that takes. How far it has got is stored once a second, so that another process can go on from there:
 //! what was sent since is sent again.
 
 mod carry;
-mod proof;
-mod rate;
-mod slots;
 mod source;
 
 use std::sync::Arc;
@@ -26,6 +19,8 @@ use outhaul_core::chunk::DestinationNames;
 use outhaul_core::destination::DestinationIndex;
 use outhaul_core::message::{Position, ShardId};
 use outhaul_core::receipt::Reason;
+use outhaul_core::replay::Selection;
+pub use outhaul_core::replay::{LeftOut, ReplayShard, ReplayStand};
 use outhaul_core::route::Routes;
 use outhaul_store::{Store, StoreError};
 
@@ -54,64 +49,6 @@ pub struct Replay {
     pub shards: Vec<ReplayShard>,
     /// Ends when the destination or the database has failed for so long without anything getting on.
     pub give_up_after: Option<Duration>,
-}
-
-/// Where a replay stands in a shard.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ReplayShard {
-    /// Shard.
-    pub shard: ShardId,
-    /// All that is asked for.
-    pub range: PositionRange,
-    /// What lies below was dealt with.
-    pub next: Position,
-    /// Messages delivered.
-    pub done: u64,
-    /// Messages left out.
-    pub left: u64,
-}
-
-/// A message that was selected and left out.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LeftOut {
-    /// Shard.
-    pub shard: ShardId,
-    /// Position.
-    pub position: Position,
-    /// Outbox id.
-    pub id: String,
-    /// Why.
-    pub reason: Reason,
-}
-
-/// How far a replay has got, over all shards.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ReplayStand {
-    /// Positions asked for.
-    pub positions: u64,
-    /// Of these, those that were dealt with.
-    pub positions_done: u64,
-    /// Of these, those that the log held no more, as far as this process has met them.
-    pub pruned: u64,
-    /// Messages delivered, by earlier processes too.
-    pub delivered: u64,
-    /// Messages left out, by earlier processes too.
-    pub left: u64,
-    /// What it waits for, where the destination or the database has failed.
-    pub waits_for: Option<Reason>,
-}
-
-impl ReplayStand {
-    fn of(shards: &[ReplayShard]) -> Self {
-        let sum = |of: fn(&ReplayShard) -> u64| shards.iter().map(of).sum();
-        Self {
-            positions: sum(|s| s.range.len()),
-            positions_done: sum(|s| s.next.0.min(s.range.to.0).saturating_sub(s.range.from.0)),
-            delivered: sum(|s| s.done),
-            left: sum(|s| s.left),
-            ..Self::default()
-        }
-    }
 }
 
 /// Why a replay did not get to its end. What it has got to is stored, except where the database is what failed.
@@ -181,15 +118,9 @@ impl Replay {
         let names: Arc<[String]> = self.names.as_slice().into();
         // Nothing is routed to a name that is not among them.
         let destination = names.index(&self.destination.name).unwrap_or(DestinationIndex(u8::MAX));
-        Source {
-            store: self.store.clone(),
-            shard: shard.shard,
-            range: shard.range,
-            selector: Selector { range: None, ..self.selector.clone() },
-            names,
-            destination,
-            routes: Arc::new(self.routes.clone()),
-        }
+        let routes = Arc::new(self.routes.clone());
+        let selection = Selection::new(shard.range, &self.selector, destination, routes);
+        Source { store: self.store.clone(), shard: shard.shard, selection, names, name: self.destination.name.clone() }
     }
 
     /// Where the log begins in each shard, at or behind what is asked for, and when the oldest message there was created.

@@ -79,7 +79,7 @@ impl World {
                 done: 0,
                 left: 0,
             };
-            self.db.acts.push(ActRow { act, state: ActState::Open, at: self.now });
+            self.db.acts.push(ActRow { act, state: ActState::Open, at: self.now, note: String::new() });
         }
     }
 

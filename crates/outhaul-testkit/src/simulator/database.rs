@@ -87,6 +87,8 @@ pub(super) struct Database {
     pub(super) restarted: bool,
     /// Whether a checkpoint's epoch is not looked at: a deliberate fault.
     pub(super) epoch_unchecked: bool,
+    /// Whether anybody may store how far a replay has got: a deliberate fault.
+    pub(super) runner_unchecked: bool,
 }
 
 impl Database {
@@ -113,6 +115,7 @@ impl Database {
             paused: BTreeSet::new(),
             restarted: false,
             epoch_unchecked: false,
+            runner_unchecked: false,
         }
     }
 

@@ -8,6 +8,8 @@ use outhaul_core::destination::{DestinationIndex, DestinationSet};
 use outhaul_core::message::{Message, Row};
 use outhaul_core::route::{Route, Routes};
 
+use super::replay::is_copy;
+
 /// The number of a message: applications write it as the id `m<number>`.
 pub(super) type MessageNumber = usize;
 
@@ -309,7 +311,7 @@ impl Ledger {
         }
         let mut seen = vec![false; self.entries.len()];
         let mut newest: Vec<Option<usize>> = vec![None; self.by_key.len()];
-        for number in held {
+        for number in held.iter().filter(|n| !is_copy(**n)) {
             if std::mem::replace(&mut seen[*number], true) {
                 continue;
             }

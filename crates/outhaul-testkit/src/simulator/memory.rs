@@ -10,6 +10,7 @@ use outhaul_core::message::{Epoch, Position, ShardId};
 use outhaul_core::receipt::{AckLevel, LaneReceipt, Reason, Receipt};
 
 use super::ledger::{MessageNumber, number_of};
+use super::replay::is_copy;
 use super::scenario::MS;
 use super::sink::Memory;
 use super::world::{Event, World};
@@ -164,7 +165,7 @@ impl World {
         self.sinks[d].down_until = self.sinks[d].down_until.max(self.now + away);
         self.sinks[d].trouble_in = None;
         self.note(|| format!("destination {d} crashes and forgets {lost:?}"));
-        for number in lost {
+        for number in lost.into_iter().filter(|n| !is_copy(*n)) {
             self.ledger.forgotten(number, d);
         }
     }

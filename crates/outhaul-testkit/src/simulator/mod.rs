@@ -16,6 +16,7 @@ mod ledger;
 mod limits;
 mod memory;
 mod process;
+mod replay;
 mod scenario;
 mod sink;
 mod trouble;
@@ -37,6 +38,8 @@ pub enum Deliberate {
     Core(Fault),
     /// The database does not look at the epoch of a checkpoint.
     EpochNotChecked,
+    /// The database does not look at who stores how far a replay has got.
+    RunnerNotChecked,
     /// Open gaps and the tail are read by two statements.
     GapsAndTailApart,
     /// The database hands out scheduled rows like any other.

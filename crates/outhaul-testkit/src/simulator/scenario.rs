@@ -39,6 +39,10 @@ pub struct Scenario {
     pub limited: bool,
     /// What operators have done: redrive, skip, edit, pause, resume.
     pub acts: (u64, u64),
+    /// Replays that operators order.
+    pub replays: (u64, u64),
+    /// Times at which a process that carries one out is killed, paused, stopped or taken over.
+    pub takeovers: (u64, u64),
     /// What the applications do.
     pub application: ApplicationChances,
     /// What the database does.
@@ -164,6 +168,8 @@ impl Scenario {
         reconfigured: false,
         limited: false,
         acts: (0, 0),
+        replays: (0, 0),
+        takeovers: (0, 0),
         application: QUIET_APPLICATION,
         database: DatabaseChances { slow: 0, ..QUIET_DATABASE },
         sinks: QUIET_SINKS,
@@ -396,6 +402,27 @@ impl Scenario {
         until_empty: true,
         acts: (0, 0),
         ..Self::LIMITED
+    };
+
+    /// Operators order replays beside live traffic; processes that carry them out are killed, paused, stopped and taken over,
+    /// and destinations forget.
+    pub const REPLAYS: Self = Self {
+        name: "replays",
+        acts: (0, 12),
+        replays: (1, 6),
+        takeovers: (0, 12),
+        database: DatabaseChances { outages: (0, 1), slow: 60, ..Self::ACTS.database },
+        sinks: SinkChances {
+            rejected: 30,
+            stubborn: 15,
+            cut: 20,
+            twice: 5,
+            hangs: (0, 1),
+            crashes: (0, 8),
+            unsure: 100,
+            ..Self::ACTS.sinks
+        },
+        ..Self::ACTS
     };
 
     /// As everything, and the outbox is truncated: its sequence starts again.

@@ -44,6 +44,7 @@ pub(super) struct ModelSink {
     pub(super) part_in_trouble: Option<u64>,
     /// When anybody was last told that it took something.
     pub(super) acknowledged_at: Option<u64>,
+    is_healed: bool,
 }
 
 /// What a destination did with a batch.
@@ -81,6 +82,7 @@ impl ModelSink {
             down_until: 0,
             hangs_until: 0,
             acknowledged_at: None,
+            is_healed: false,
         }
     }
 
@@ -97,6 +99,7 @@ impl ModelSink {
         let SinkChances { retry, lost_ack, twice, cut, late, unsure, .. } = &mut self.chances;
         (*retry, *lost_ack, *twice, *cut, *late, *unsure) = (0, 0, 0, 0, 0, 0);
         (self.down_until, self.hangs_until) = (0, 0);
+        self.is_healed = true;
     }
 
     /// Everything is on stable storage by now.
@@ -146,10 +149,12 @@ impl ModelSink {
     }
 
     /// A batch has arrived, on a connection that was made after so many crashes. Of one key nothing is attempted after a
-    /// message that was not delivered.
+    /// message that was not delivered. `copies`: it is a replay's, whose copies have numbers from this one on.
+    #[allow(clippy::too_many_arguments)]
     pub(super) fn take(
         &mut self,
         batch: &SendBatch,
+        copies: Option<MessageNumber>,
         crashes: u64,
         now: u64,
         dice: &mut Dice,
@@ -176,7 +181,8 @@ impl ModelSink {
                     Outcome::Held { reason: no("that part is down"), after_ms }
                 }
                 (false, false) => {
-                    self.attempt(number_of(&m.id).unwrap_or_default(), now, dice, ledger, &mut answered.stored)
+                    let number = number_of(&m.id).unwrap_or_default();
+                    self.attempt(number, copies, now, dice, ledger, &mut answered.stored)
                 }
             };
             if !matches!(outcome, Outcome::Delivered(_)) {
@@ -196,6 +202,7 @@ impl ModelSink {
     fn attempt(
         &mut self,
         number: usize,
+        copies: Option<MessageNumber>,
         now: u64,
         dice: &mut Dice,
         ledger: &mut Ledger,
@@ -204,16 +211,18 @@ impl ModelSink {
         let entry = &mut ledger.entries[number];
         let at = &mut entry.at[usize::from(self.index.0)];
         if entry.rejected_by == Some(self.index) {
-            at.refused = true;
+            at.refused |= copies.is_none();
             return Outcome::Rejected(no("refused"));
         }
-        if entry.stubborn_at == Some(self.index) || dice.chance(self.chances.retry) {
+        // Nothing lets a replay go on without it.
+        let stubborn = entry.stubborn_at == Some(self.index) && !(self.is_healed && copies.is_some());
+        if stubborn || dice.chance(self.chances.retry) {
             let after_ms = dice.chance(200).then(|| dice.between((1, 400)));
             return Outcome::Retry { reason: no("not now"), after_ms };
         }
         for _ in 0..1 + usize::from(dice.chance(self.chances.twice)) {
             stored.push(number);
-            self.held.push(number);
+            self.held.push(copies.map_or(number, |first| first + number));
         }
         if dice.chance(self.chances.lost_ack) {
             return Outcome::Unknown(no("no acknowledgement"));

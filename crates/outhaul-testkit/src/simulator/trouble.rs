@@ -28,6 +28,13 @@ pub(super) enum Trouble {
     Restore,
     /// An operator wants something done.
     Act,
+    /// An operator orders a replay.
+    Replay,
+    /// Somebody is to carry out the replay at this place.
+    RunnerStart(usize),
+    /// One that carries a replay out is killed, paused, stopped or taken over.
+    Takeover,
+    RunnerResume(usize),
 }
 
 impl World {
@@ -50,6 +57,8 @@ impl World {
             (s.sinks.hangs, Trouble::Hang),
             (s.sinks.crashes, Trouble::SinkCrash),
             (s.acts, Trouble::Act),
+            (s.replays, Trouble::Replay),
+            (s.takeovers, Trouble::Takeover),
         ];
         for (count, trouble) in some {
             for _ in 0..self.dice.between(count) {
@@ -63,7 +72,7 @@ impl World {
         self.troubles > 0
     }
 
-    fn trouble_after(&mut self, delay_us: u64, trouble: Trouble) {
+    pub(super) fn trouble_after(&mut self, delay_us: u64, trouble: Trouble) {
         self.troubles += 1;
         self.after(delay_us, Event::Trouble(trouble));
     }
@@ -142,6 +151,16 @@ impl World {
                 self.operator_acts();
                 Ok(())
             }
+            Trouble::Replay => {
+                self.order_replay();
+                Ok(())
+            }
+            Trouble::RunnerStart(place) => {
+                self.runner_starts(place);
+                Ok(())
+            }
+            Trouble::Takeover => self.runner_is_disturbed(),
+            Trouble::RunnerResume(runner) => self.runner_resumes(runner),
             Trouble::Truncate => {
                 if self.db.any_lock() || self.db_is_away() {
                     self.trouble_after(3 * MS, Trouble::Truncate); // It needs the table for itself.
@@ -241,6 +260,7 @@ impl World {
         self.db_away_until = self.db_away_until.min(self.now);
         self.processes.iter_mut().for_each(|p| p.cut_off_until = 0);
         self.operator_resumes_all();
+        self.replays_heal()?;
         for process in 0..self.processes.len() {
             self.resume(process)?;
         }

@@ -29,6 +29,9 @@ impl World {
         if let Some(row) = self.db.acts.iter().find(|row| row.state == ActState::Open) {
             return Some(format!("act {:?}", row.act));
         }
+        if let Some(row) = self.db.acts.iter().find(|row| row.state == ActState::Unfinished) {
+            return Some(format!("replay {:?}", row.act));
+        }
         if let Some(paused) = self.db.paused.first() {
             return Some(format!("{paused:?} is paused"));
         }

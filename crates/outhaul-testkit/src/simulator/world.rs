@@ -17,6 +17,7 @@ use super::ledger::{Ledger, number_of};
 use super::limits::{Meter, Waiting};
 use super::memory::Question;
 use super::process::{Life, Process};
+use super::replay;
 use super::scenario::{Limits, MS, SECOND, Scenario};
 use super::sink::{Memory, ModelSink};
 use super::trouble::Trouble;
@@ -72,6 +73,8 @@ pub(super) enum Event {
     },
     Application(Step),
     Trouble(Trouble),
+    /// A replay, and who carries it out.
+    Replay(replay::Step),
     /// A lease round that its caller has given up.
     Late {
         round: Round,
@@ -114,6 +117,7 @@ pub(super) struct World {
     pub(super) sinks: Vec<ModelSink>,
     pub(super) processes: Vec<Process>,
     pub(super) applications: Applications,
+    pub(super) replays: replay::Replays,
     /// Nothing is disturbed any more.
     pub(super) healed: bool,
     /// Troubles that are still to come.
@@ -143,6 +147,7 @@ impl World {
         let names = limits.destinations.iter().map(|d| d.name.clone()).collect();
         let mut db = Database::new(limits.shards, names, limits.settings.lease_ttl_ms, limits.encoded);
         db.epoch_unchecked = deliberate == Some(Deliberate::EpochNotChecked);
+        db.runner_unchecked = deliberate == Some(Deliberate::RunnerNotChecked);
         let mut world = Self {
             now: 0,
             ledger: Ledger::new(limits.keys, limits.destinations.clone(), limits.routes.clone()),
@@ -163,6 +168,7 @@ impl World {
             sinks,
             processes: Vec::new(),
             applications,
+            replays: replay::Replays::default(),
             healed: false,
             troubles: 0,
             looked_settled: false,
@@ -292,6 +298,7 @@ impl World {
                 Ok(())
             }
             Event::Trouble(trouble) => self.trouble(trouble),
+            Event::Replay(step) => self.replay_step(step),
             Event::Late { round } => {
                 if !self.db_is_away() && !self.db.round_waits(&round) {
                     self.db.lease_round(self.now, &round, || true);
@@ -454,7 +461,7 @@ impl World {
             return Ok(());
         }
         let sink = &mut self.sinks[usize::from(destination.0)];
-        let answered = sink.take(batch, crashes, self.now, &mut self.dice, &mut self.ledger);
+        let answered = sink.take(batch, None, crashes, self.now, &mut self.dice, &mut self.ledger);
         for number in answered.stored {
             self.note(|| format!("destination {destination} stores m{number}"));
             self.ledger.stored(number, destination)?;

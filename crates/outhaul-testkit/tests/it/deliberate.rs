@@ -187,3 +187,29 @@ fn a_batch_that_is_tried_again_does_not_count_as_under_way() {
 fn slots_do_not_take_turns() {
     is_found(Deliberate::Core(Fault::NoTurns), &Scenario::LIMITED, "is left out");
 }
+
+#[test]
+fn a_replay_is_stored_past_an_unacknowledged_message() {
+    let rule = "but m";
+    is_found(Deliberate::Core(Fault::ReplayPastUnacknowledged), &Scenario::REPLAYS, rule);
+}
+
+#[test]
+fn a_replayed_message_is_overtaken_by_a_later_one_of_its_key() {
+    is_found(Deliberate::Core(Fault::ReplayRetryOvertaken), &Scenario::REPLAYS, "within replay");
+}
+
+#[test]
+fn what_was_forgotten_is_not_replayed_again() {
+    is_found(Deliberate::Core(Fault::ReplayForgottenIgnored), &Scenario::REPLAYS, "of it is not flushed");
+}
+
+#[test]
+fn a_process_stores_on_after_its_replay_was_taken_over() {
+    is_found(Deliberate::Core(Fault::ReplayTakenIgnored), &Scenario::REPLAYS, "though it was told");
+}
+
+#[test]
+fn who_stores_how_far_a_replay_has_got_is_not_checked() {
+    is_found(Deliberate::RunnerNotChecked, &Scenario::REPLAYS, "which another has taken over");
+}

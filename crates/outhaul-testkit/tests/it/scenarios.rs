@@ -116,6 +116,11 @@ fn limited_until_empty() {
 }
 
 #[test]
+fn replays() {
+    holds(&Scenario::REPLAYS);
+}
+
+#[test]
 fn a_seed_gives_the_same_run_every_time() {
     for seed in 0..20 {
         let once = run(&Scenario::EVERYTHING, seed, None).unwrap_or_else(|failure| panic!("\n{failure}"));

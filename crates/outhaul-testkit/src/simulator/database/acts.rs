@@ -5,6 +5,7 @@ use std::sync::Arc;
 use outhaul_core::act::{Act, ActNumber, ActState, FoundParked, PauseWrite, Selector, Verb};
 use outhaul_core::checkpoint::ShardCheckpoint;
 use outhaul_core::message::{Epoch, Message, Position, ShardId};
+use outhaul_core::replay::Progress;
 
 use super::Database;
 
@@ -15,12 +16,34 @@ pub(in crate::simulator) struct ActRow {
     pub(in crate::simulator) state: ActState,
     /// When it was ordered.
     pub(in crate::simulator) at: u64,
+    /// Who carries it out, where that is a command.
+    pub(in crate::simulator) note: String,
 }
 
 impl Database {
     pub(in crate::simulator) fn open_acts(&self, shards: &[(ShardId, Epoch)]) -> Vec<Act> {
         let wanted = |row: &&ActRow| row.state == ActState::Open && shards.iter().any(|(s, _)| *s == row.act.shard);
         self.acts.iter().filter(wanted).map(|row| row.act.clone()).collect()
+    }
+
+    pub(in crate::simulator) fn take_replay(&mut self, number: ActNumber, runner: &str) -> bool {
+        let of_replay = |row: &&mut ActRow| row.act.number == number && row.state == ActState::Unfinished;
+        self.acts.iter_mut().filter(of_replay).map(|row| runner.clone_into(&mut row.note)).count() > 0
+    }
+
+    /// Stores how far a replay has got, if it is still this process that carries it out. The same end may be stored twice.
+    pub(in crate::simulator) fn keep_replay(&mut self, number: ActNumber, runner: &str, p: &Progress) -> bool {
+        let Some(row) = self.acts.iter_mut().find(|r| r.act.number == number && r.act.shard == p.shard) else {
+            return false;
+        };
+        let is_runner = row.note == runner || self.runner_unchecked;
+        let same = p.ended && (p.next, p.done, p.left) == (row.act.next, row.act.done, row.act.left);
+        let may = if row.state == ActState::Unfinished { is_runner } else { row.state == ActState::Done && same };
+        if may {
+            row.state = if p.ended { ActState::Done } else { ActState::Unfinished };
+            (row.act.next, row.act.done, row.act.left) = (p.next, p.done, p.left);
+        }
+        may
     }
 
     pub(in crate::simulator) fn find_parked(
