@@ -94,6 +94,10 @@ pub(crate) struct Schedule {
     batch: usize,
     /// Asked for and not given: deleted, put off, or held by an open transaction.
     doubtful: BTreeSet<Seq>,
+    /// Rows that were asked for and neither came nor stayed away for certain, by `seq` with their due times: in `reading`,
+    /// or in `rows` again after a read that failed or was cut off. They may be ordinary by now: no look shows them, and a
+    /// poll that shows them passes over them, since they have their turn here.
+    asked: BTreeMap<Seq, i64>,
 }
 
 impl Default for Schedule {
@@ -114,6 +118,7 @@ impl Default for Schedule {
             read_failures: 0,
             batch: DUE_MAX,
             doubtful: BTreeSet::new(),
+            asked: BTreeMap::new(),
         }
     }
 }
@@ -137,6 +142,7 @@ impl Schedule {
     pub(crate) fn forget(&mut self, shard: ShardId) {
         self.rows.retain(|_, s| *s != shard);
         self.reading.retain(|_, s| *s != shard);
+        self.asked.retain(|seq, due| self.rows.contains_key(&(*due, *seq)) || self.reading.contains_key(&(*due, *seq)));
     }
 
     /// Whether everything was looked at, and nothing waits that was due at a time of the monotonic clock.
@@ -146,6 +152,11 @@ impl Schedule {
             && self.reading.is_empty()
             && self.doubtful.is_empty()
             && !self.rows.keys().next().is_some_and(due)
+    }
+
+    /// Whether a row that a poll shows has its turn here.
+    pub(crate) fn has_asked(&self, seq: Seq) -> bool {
+        self.asked.contains_key(&seq)
     }
 
     // ---- looks -----------------------------------------------------------------------------------------------------
@@ -199,7 +210,7 @@ impl Schedule {
         self.learn_clock(now, &found, took_us);
         if look.all {
             self.brought = found.rows.len();
-            self.rows.clear();
+            self.rows.retain(|(due_at_us, seq), _| self.asked.get(seq) == Some(due_at_us));
             self.horizon = None;
             self.wants_all = false;
             let rarer_ms = (took_us / 1_000).saturating_mul(ALL_RARER);
@@ -217,7 +228,7 @@ impl Schedule {
             }
         }
         while self.rows.len() > SCHEDULED_MAX {
-            self.rows.pop_last();
+            self.rows.pop_last().into_iter().for_each(|((_, seq), _)| drop(self.asked.remove(&seq)));
             self.horizon = self.rows.keys().next_back().copied();
         }
         let again = self.wants_all || (self.runs_low() && self.reading.is_empty());
@@ -285,7 +296,9 @@ impl Schedule {
         let due = self.rows.iter().take_while(|(p, _)| self.is_due(**p, now.mono_us));
         let chosen: Vec<(Place, ShardId)> = due
             .filter(|(place, shard)| {
-                let goes = !waiting.contains(*shard) && may(**shard, self.due_us(**place), place.0);
+                // What was asked for before had its turn: polls may show nothing else until it is taken.
+                let goes = self.asked.contains_key(&place.1)
+                    || (!waiting.contains(*shard) && may(**shard, self.due_us(**place), place.0));
                 if !goes {
                     waiting.insert(**shard);
                 }
@@ -298,6 +311,7 @@ impl Schedule {
         let shards: BTreeSet<ShardId> = chosen.iter().map(|(_, shard)| *shard).collect();
         for (place, shard) in chosen {
             self.rows.remove(&place);
+            self.asked.insert(place.1, place.0);
             self.reading.insert(place, shard);
             runs.insert(place.1.0);
         }
@@ -328,7 +342,10 @@ impl Schedule {
             behind |= seq > read_to;
             if behind {
                 self.rows.insert((due_at_us, seq), shard);
-            } else if let Some(row) = by_seq.remove(&seq) {
+                continue;
+            }
+            self.asked.remove(&seq);
+            if let Some(row) = by_seq.remove(&seq) {
                 taken.push(row);
             } else {
                 self.doubtful.insert(seq);

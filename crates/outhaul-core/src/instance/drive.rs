@@ -93,7 +93,7 @@ impl Instance {
         let mut taken = 0u32;
         let newest_at_us = rows.last().map(|r| r.created_at_us);
         for row in rows {
-            taken += u32::from(self.take(row, token, now, false));
+            taken += u32::from(!self.schedule.has_asked(row.seq) && self.take(row, token, now, false));
         }
         if is_poll {
             self.line_moves(&shards, token, newest_at_us.filter(|_| cut), cut);
