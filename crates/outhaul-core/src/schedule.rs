@@ -220,6 +220,9 @@ impl Schedule {
         if found.cut {
             let last = found.rows.last().map(|r| (r.due_at_us, r.seq));
             self.horizon = last.into_iter().chain(self.horizon).min();
+            // Between it and those that are known from before, some may be missing.
+            let (horizon, asked) = (self.horizon, &self.asked);
+            self.rows.retain(|place, _| horizon.is_none_or(|h| *place <= h) || asked.get(&place.1) == Some(&place.0));
         }
         for row in found.rows.iter().filter(|r| runs(r.shard)) {
             let place = (row.due_at_us, row.seq);
@@ -228,7 +231,9 @@ impl Schedule {
             }
         }
         while self.rows.len() > SCHEDULED_MAX {
-            self.rows.pop_last().into_iter().for_each(|((_, seq), _)| drop(self.asked.remove(&seq)));
+            if let Some(((_, seq), _)) = self.rows.pop_last() {
+                self.asked.remove(&seq);
+            }
             self.horizon = self.rows.keys().next_back().copied();
         }
         let again = self.wants_all || (self.runs_low() && self.reading.is_empty());
