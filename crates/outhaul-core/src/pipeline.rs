@@ -157,6 +157,10 @@ impl Pipeline {
         &self.lanes
     }
 
+    pub(crate) fn lanes_mut(&mut self) -> impl Iterator<Item = &mut Lane> {
+        self.lanes.iter_mut()
+    }
+
     pub(crate) fn lane_mut(&mut self, index: DestinationIndex) -> Option<&mut Lane> {
         self.lanes.get_mut(usize::from(index.0))
     }

@@ -173,12 +173,14 @@ async fn relays_are_replaced_one_by_one(flavour: Flavour) {
     let writers = Writers::start(flavour, db, "w");
     let step = if soak() { 2_000 } else { 60 };
     let mut lines = step;
-    // The upgrade comes while both run. Relays of this build need its tables from the beginning.
     let mut running = vec![old(&scene), old(&scene)];
     lines_reach(&file, lines).await;
+    // Relays of this build begin on tables of this version only. Running, they do not look at it again.
+    if !real {
+        scene.database.execute("DELETE FROM outbox_meta WHERE name = 'schema_level'").await;
+    }
     let upgraded = scene.run(&["init", "--db", db, "--upgrade"]).await.expect(0);
-    let said = if real { "of this version now" } else { "already" };
-    assert!(upgraded.stdout.contains(said), "{}", upgraded.stdout);
+    assert!(upgraded.stdout.contains("of this version now"), "{}", upgraded.stdout);
     if real {
         let refused = scene.run(&["pause", "--db", db, "--destination", "file", "--why", "w"]).await.expect(1);
         assert!(refused.stderr.starts_with("OUT-3055 "), "{}", refused.stderr);

@@ -12,6 +12,7 @@ use crate::checkpoint::{Checkpoint, ShardOutcome};
 use crate::config::{Now, QUIET_AFTER_MS};
 use crate::faults::Fault;
 use crate::intake::{ReadToken, Taken};
+use crate::lane::Lane;
 use crate::message::{Epoch, Position, Row, Seq, ShardId};
 use crate::pipeline::Pipeline;
 
@@ -425,14 +426,16 @@ impl Instance {
                 let lost = ends.keys().any(|shard| !self.pipelines().any(|(s, _)| s == *shard));
                 if lost {
                     self.until_empty = UntilEmpty::Looking(None);
-                } else if settled {
+                } else if settled && !self.pipelines().any(|(_, p)| p.lanes().iter().any(Lane::tries_parked)) {
                     self.until_empty = UntilEmpty::Off;
                     self.drain();
-                } else {
-                    for owned in self.shards.values_mut() {
-                        if let Phase::Running(p) = &mut owned.phase {
-                            p.hurry = true;
-                        }
+                    return;
+                }
+                // What a try of a parked message brings has to be proven too, so no new one begins.
+                for owned in self.shards.values_mut() {
+                    if let Phase::Running(p) = &mut owned.phase {
+                        p.hurry = true;
+                        p.lanes_mut().for_each(|lane| lane.leave_parked(settled && !lost));
                     }
                 }
             }

@@ -74,6 +74,8 @@ pub struct Lane {
     slots_down: usize,
     last_batch: u64,
     blocks: Blocks,
+    /// No parked message is tried: all else is settled, and the process is to end.
+    leaves_parked: bool,
     /// Keys whose first parked message is being read, by its position.
     reading_parked: BTreeMap<Position, OrderKey>,
     /// Positions that are dead and do not block their key.
@@ -183,6 +185,7 @@ impl Lane {
             queued: 0,
             queued_bytes: 0,
             in_flight: 0,
+            leaves_parked: false,
             slots_down: 0,
             last_batch: 0,
             blocks: Blocks::new(config.slotting),

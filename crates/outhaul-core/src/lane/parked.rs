@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 use super::block::{BlockEntry, Due};
-use super::slot::Item;
+use super::slot::{Item, Slot};
 use super::{Lane, OrderKey};
 use crate::config::{Jitter, Now};
 use crate::faults::Fault;
@@ -189,10 +189,21 @@ impl Lane {
         }
     }
 
+    /// From now on parked messages are tried when they are due, or left alone.
+    pub(crate) const fn leave_parked(&mut self, leave: bool) {
+        self.leaves_parked = leave;
+    }
+
+    /// Whether a parked message is under way.
+    pub(crate) fn tries_parked(&self) -> bool {
+        !self.blocks.is_empty() && self.slots.values().any(Slot::tries_parked)
+    }
+
     /// Puts parked messages that are due into their slots, once the lane may send after this start of its destination.
     /// Returns positions whose content must be read first.
     pub(crate) fn begin_parked(&mut self, now: Now, start: Option<u64>) -> Vec<Position> {
-        let Some(start) = start.filter(|_| !self.blocks.is_empty() && self.is_verified(start)) else {
+        let may = !self.blocks.is_empty() && !self.leaves_parked && self.is_verified(start);
+        let Some(start) = start.filter(|_| may) else {
             return Vec::new();
         };
         // Where the breaker is open, a parked message may be all there is to probe with.
@@ -245,7 +256,7 @@ impl Lane {
             let at = now.mono_us.saturating_add_signed(at.saturating_sub(now.wall_us).max(0));
             self.slots.get(&slot_id).map_or(Some(at), |slot| slot.not_before(at, start))
         };
-        self.blocks.due().filter_map(due).min()
+        if self.leaves_parked { None } else { self.blocks.due().filter_map(due).min() }
     }
 
     /// The content of parked messages was read. Those that are not there any more were settled by somebody else.

@@ -110,6 +110,11 @@ pub(crate) struct Slot {
 }
 
 impl Slot {
+    /// Whether a parked message is under way.
+    pub(crate) fn tries_parked(&self) -> bool {
+        self.under_way.as_ref().is_some_and(|u| u.items.iter().any(|i| i.parked))
+    }
+
     /// Takes the next batch: first keys whose wait is over, then the queue; messages of held keys join those held. Of what
     /// waits for a part that is down it takes no more than half a batch, or every other batch where that is one message,
     /// so that the others get on.

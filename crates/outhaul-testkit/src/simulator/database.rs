@@ -37,8 +37,6 @@ pub(super) struct Shard {
     receipts: Vec<ReceiptRecord>,
     /// Parked rows by destination and position.
     pub(super) parked: BTreeMap<(String, Position), (ParkedEntry, Arc<Message>)>,
-    /// What was parked once, and is not any more.
-    pub(super) unparked: BTreeSet<(String, Position)>,
     /// Positions with a receipt, by destination.
     receipted: Vec<Runs>,
     /// Positions that the stored lane states call settled, by destination.

@@ -370,6 +370,19 @@ impl Scenario {
         ..Self::ACTS
     };
 
+    /// The same with one owner all the time, so that lanes go back by themselves, and much that is refused and redriven.
+    pub const ACTS_ALONE: Self = Self {
+        name: "acts, alone",
+        processes: (1, 1),
+        joins: (0, 0),
+        drains: (0, 0),
+        crashes: (0, 0),
+        pauses: (0, 0),
+        acts: (60, 150),
+        sinks: SinkChances { rejected: 200, crashes: (20, 60), ..Self::ACTS_FORGOTTEN.sinks },
+        ..Self::ACTS_FORGOTTEN
+    };
+
     /// Destinations with a rate and a concurrency, while they fail, processes come and go, and operators act.
     pub const LIMITED: Self = Self {
         name: "limited",

@@ -119,10 +119,8 @@ impl World {
                 let name = &self.limits.destinations[usize::from(destination.0)].name;
                 let sink = &self.sinks[usize::from(destination.0)];
                 let flushed = || sink.held.get(..sink.flushed).is_some_and(|held| held.contains(&number));
-                // What is parked is not waited for; its next try may be under way at the end, and is not proven then.
-                let was_parked = || self.db.shard(shard).unparked.contains(&(name.clone(), position));
                 let settled = self.db.is_receipted(number, usize::from(destination.0))
-                    && (sink.memory != Memory::FlushedLater || flushed() || was_parked());
+                    && (sink.memory != Memory::FlushedLater || flushed());
                 let skipped = entry.at[usize::from(destination.0)].skipped;
                 if !settled && !skipped && self.parked(shard, name, position).is_none() {
                     return Err(format!("a process has stopped as if all were settled, m{number} is not at {name}"));

@@ -96,6 +96,11 @@ fn s5_acts_forgotten() {
 }
 
 #[test]
+fn s5_acts_alone() {
+    holds(&Scenario::ACTS_ALONE);
+}
+
+#[test]
 fn scheduled() {
     holds(&Scenario::SCHEDULED);
 }

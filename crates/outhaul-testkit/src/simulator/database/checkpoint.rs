@@ -285,7 +285,6 @@ impl super::Shard {
             ParkedWrite::Remove { destination, position, .. } => {
                 let key = (destination.clone(), *position);
                 self.parked.remove(&key).ok_or("a parked row that is not there is removed")?;
-                self.unparked.insert(key);
             }
         }
         Ok(())
