@@ -431,7 +431,8 @@ impl Instance {
                     self.drain();
                     return;
                 }
-                // What a try of a parked message brings has to be proven too, so no new one begins.
+                // What a try of a parked message brings has to be proven too: those under way are awaited, and while nothing
+                // else is, no other begins.
                 for owned in self.shards.values_mut() {
                     if let Phase::Running(p) = &mut owned.phase {
                         p.hurry = true;

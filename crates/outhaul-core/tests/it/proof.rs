@@ -6,7 +6,7 @@ use outhaul_core::lane::{LaneView, Slotting};
 use outhaul_core::message::Position;
 use outhaul_core::receipt::{AckLevel, LaneState, Outcome, Proof, Reason, Receipt};
 
-use super::bench::{Bench, row};
+use super::bench::{Bench, retry, row};
 
 fn limits() -> LaneLimits {
     LaneLimits { quick_tries: 2, quick_backoff_ms: (20, 20), max_batch: 100, ..LaneLimits::default() }
@@ -78,6 +78,31 @@ fn until_empty_waits_for_the_proof() {
     bench.pass_ms(1_000);
     assert!(bench.stopped);
     assert_eq!(state(&bench).proven, Position(4));
+}
+
+/// What is parked is not waited for, but a try of it that is under way is, and its proof.
+#[test]
+fn until_empty_waits_for_the_proof_of_a_parked_message_that_is_tried() {
+    let limits = LaneLimits { retry_backoff_ms: (50, 50), ..limits() };
+    let mut bench = later(limits, Slotting::Single);
+    bench.table.extend([row(1, "k"), row(2, "k")]);
+    bench.pass_ms(100);
+    while view(&bench).parked.retrying == 0 {
+        let n = bench.sends[0].1.messages.len();
+        bench.answer_send(vec![retry(); n]);
+        bench.pass_ms(30);
+    }
+    bench.pass_ms(200);
+    assert_eq!(bench.sends.len(), 1, "a try is under way");
+    bench.give(Input::DrainWhenEmpty);
+    bench.pass_ms(1_000);
+    deliver(&mut bench, 10);
+    bench.pass_ms(3_000);
+    assert!(!bench.stopped, "what is not proven is not settled");
+    bench.proven_below = Ok(11);
+    bench.pass_ms(1_000);
+    assert!(bench.stopped);
+    assert!(bench.parked.is_empty());
 }
 
 #[test]
