@@ -14,7 +14,7 @@ use outhaul_core::route::{Route, Routes};
 use outhaul_relay::{Destination, Outbox, Stop};
 use outhaul_sink::{AckLevel, Acknowledged, Outcome, Reason, Receipt, Sink, SinkError, SinkInfo, Verified};
 use outhaul_store::StoreOptions;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
 use tokio::process::{Child, Command};
 
@@ -158,6 +158,19 @@ impl Sink for Reporting {
     }
 
     async fn close(&self) {}
+}
+
+/// The other end of [`Reporting`]: hands over each id, and answers each batch.
+pub async fn collect(stream: TcpStream, mut hand_over: impl AsyncFnMut(String)) {
+    let _ = stream.set_nodelay(true);
+    let mut lines = BufReader::new(stream).lines();
+    while let Ok(Some(line)) = lines.next_line().await {
+        if !line.is_empty() {
+            hand_over(line).await;
+        } else if lines.get_mut().write_u8(1).await.is_err() {
+            return;
+        }
+    }
 }
 
 /// Refuses every message, each for one of a few reasons.

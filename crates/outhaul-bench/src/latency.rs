@@ -7,8 +7,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use outhaul_store::{InitPlan, StoreOptions};
-use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpListener;
 use tokio::process::Child;
 use tokio::task::{JoinHandle, JoinSet};
 
@@ -115,20 +114,6 @@ pub fn key(n: usize) -> String {
     format!("user-{}", n % 5_000)
 }
 
-async fn collect(times: Arc<Times>, stream: TcpStream) {
-    let _ = stream.set_nodelay(true);
-    let mut lines = BufReader::new(stream).lines();
-    while let Ok(Some(line)) = lines.next_line().await {
-        if line.is_empty() {
-            if lines.get_mut().write_u8(1).await.is_err() {
-                return;
-            }
-            continue;
-        }
-        times.arrives(&line);
-    }
-}
-
 struct Figures {
     p50: u64,
     p99: u64,
@@ -185,7 +170,8 @@ impl Target {
             let times = times.clone();
             let accepting = tokio::spawn(async move {
                 while let Ok((stream, _)) = listener.accept().await {
-                    tokio::spawn(collect(times.clone(), stream));
+                    let times = times.clone();
+                    tokio::spawn(child::collect(stream, async move |id| times.arrives(&id)));
                 }
             });
             return (Self::Collector(accepting), child::start(url, Some(address), 1, wait));

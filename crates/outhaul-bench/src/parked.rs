@@ -1,14 +1,12 @@
 //! `parked`: a million messages that were refused: what it costs to have them, and how soon an operator's act takes effect.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use outhaul_core::act::{Selector, Verb};
 use outhaul_core::message::ShardId;
 use outhaul_store::{InitPlan, NewAct, ParkedQuery, Store, StoreOptions};
-use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 
 use crate::measure::{peak_rss_kib, used};
@@ -196,25 +194,12 @@ async fn collector() -> (std::net::SocketAddr, mpsc::Receiver<String>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let address = listener.local_addr().expect("an address");
     let (send, receive) = mpsc::channel(64);
-    let send = Arc::new(send);
     tokio::spawn(async move {
         while let Ok((stream, _)) = listener.accept().await {
-            tokio::spawn(collect(stream, send.clone()));
+            let send = send.clone();
+            // Nobody listens once the bench is at its end.
+            tokio::spawn(child::collect(stream, async move |id| drop(send.send(id).await)));
         }
     });
     (address, receive)
-}
-
-async fn collect(stream: TcpStream, to: Arc<mpsc::Sender<String>>) {
-    let _ = stream.set_nodelay(true);
-    let mut lines = BufReader::new(stream).lines();
-    while let Ok(Some(line)) = lines.next_line().await {
-        if line.is_empty() {
-            if lines.get_mut().write_u8(1).await.is_err() {
-                return;
-            }
-        } else if to.send(line).await.is_err() {
-            return;
-        }
-    }
 }

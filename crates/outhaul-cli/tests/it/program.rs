@@ -229,6 +229,14 @@ macro_rules! on_every_database {
     ($($name:ident),* $(,)?) => {
         #[cfg(feature = "sqlite")]
         mod sqlite { $(#[tokio::test(flavor = "multi_thread")] async fn $name() { super::$name(super::Flavour::Sqlite).await; })* }
+        $crate::program::on_every_server!($($name),*);
+    };
+}
+pub(crate) use on_every_database;
+
+/// A test for each database server that this build has.
+macro_rules! on_every_server {
+    ($($name:ident),* $(,)?) => {
         #[cfg(feature = "mysql")]
         mod mariadb { $(#[tokio::test(flavor = "multi_thread")] async fn $name() { super::$name(super::Flavour::MariaDb).await; })* }
         #[cfg(feature = "mysql")]
@@ -237,4 +245,4 @@ macro_rules! on_every_database {
         mod postgres { $(#[tokio::test(flavor = "multi_thread")] async fn $name() { super::$name(super::Flavour::Postgres).await; })* }
     };
 }
-pub(crate) use on_every_database;
+pub(crate) use on_every_server;

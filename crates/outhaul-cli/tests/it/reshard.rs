@@ -7,19 +7,8 @@ use outhaul_testkit::servers::Flavour;
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
-use crate::program::{LIMIT, Ran, Running, Scene};
+use crate::program::{LIMIT, Ran, Running, Scene, on_every_server};
 use crate::writers::{Writers, came_once_and_in_order, lines_reach};
-
-macro_rules! on_every_server {
-    ($($name:ident),* $(,)?) => {
-        #[cfg(feature = "mysql")]
-        mod mariadb { $(#[tokio::test(flavor = "multi_thread")] async fn $name() { super::$name(super::Flavour::MariaDb).await; })* }
-        #[cfg(feature = "mysql")]
-        mod mysql { $(#[tokio::test(flavor = "multi_thread")] async fn $name() { super::$name(super::Flavour::MySql).await; })* }
-        #[cfg(feature = "postgres")]
-        mod postgres { $(#[tokio::test(flavor = "multi_thread")] async fn $name() { super::$name(super::Flavour::Postgres).await; })* }
-    };
-}
 
 on_every_server!(
     shards_become_more_and_fewer_under_writers,
