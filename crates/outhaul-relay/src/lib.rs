@@ -22,7 +22,7 @@ mod stop;
 pub use destination::{Delivered, Destination};
 pub use engine::{Outbox, Report, run};
 pub use error::RelayError;
-pub use export::ExportError;
+pub use export::{ExportError, check_folder};
 pub use maintenance::Maintenance;
 pub use prune::{PruneStep, Pruner};
 pub use stop::Stop;

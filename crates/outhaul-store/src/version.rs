@@ -189,6 +189,11 @@ pub(crate) fn check_new_count(o: &StoreOptions, shards: u16, most: u16) -> Store
     }
 }
 
+/// What is warned of where the relay's user may not make ordinary rows of scheduled ones.
+pub(crate) fn no_scheduled(table: &str) -> String {
+    format!("no right to UPDATE {table}: scheduled messages wait until the relay has it; GRANT UPDATE ON {table} TO …")
+}
+
 /// A lease that the caller does not hold, or no more.
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 pub(crate) fn not_ours(shard: i64) -> StoreError {

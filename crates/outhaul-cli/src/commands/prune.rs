@@ -56,7 +56,7 @@ pub async fn run(a: &Prune, json: bool) -> Outcome {
     if failures.is_empty() { Ok(exit) } else { Err(Failures(failures)) }
 }
 
-fn failure(e: &ExportError) -> Failure {
+pub(super) fn failure(e: &ExportError) -> Failure {
     Failure { code: e.code().into(), message: e.to_string(), remedy: e.remedy().into(), blame: Blame::Failure }
 }
 

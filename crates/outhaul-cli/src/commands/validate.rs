@@ -1,13 +1,14 @@
 //! `outhaul validate`: the configuration, the databases and the destinations, without delivering anything.
 
 use outhaul_core::receipt::AckLevel;
+use outhaul_relay::check_folder;
 use outhaul_sink::{Sink, SinkCode, SinkError, SinkInfo};
 use outhaul_store::{InitPlan, StoreErrorKind};
 use serde::Serialize;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{of_outbox, open_as_it_is};
+use super::{of_outbox, open_as_it_is, prune};
 use crate::arguments::Validate;
 use crate::codes;
 use crate::config::{Config, Destination, Outbox, Sources};
@@ -21,6 +22,8 @@ const START_LIMIT: Duration = Duration::from_secs(15);
 struct Report {
     outboxes: Vec<OutboxFinding>,
     destinations: Vec<DestinationFinding>,
+    /// Where what is pruned is exported to.
+    export: Option<ExportFinding>,
     warnings: Vec<String>,
 }
 
@@ -46,6 +49,13 @@ struct DestinationFinding {
 }
 
 #[derive(Debug, Serialize)]
+struct ExportFinding {
+    folder: String,
+    ok: bool,
+    error: Option<Failure>,
+}
+
+#[derive(Debug, Serialize)]
 struct Found {
     subject: String,
     text: String,
@@ -58,7 +68,7 @@ struct Found {
 /// All that failed.
 pub async fn run(a: &Validate, json: bool) -> Outcome {
     let config = config::load(Sources { to: &a.to, ..a.source.sources() })?;
-    let mut report = Report { outboxes: vec![], destinations: vec![], warnings: vec![] };
+    let mut report = Report { outboxes: vec![], destinations: vec![], export: None, warnings: vec![] };
     for outbox in &config.outboxes {
         let finding = look_at_outbox(outbox, &mut report.warnings).await;
         report.outboxes.push(finding);
@@ -66,6 +76,10 @@ pub async fn run(a: &Validate, json: bool) -> Outcome {
     for destination in &config.destinations {
         let finding = look_at_destination(&config, destination, &mut report.warnings).await;
         report.destinations.push(finding);
+    }
+    if let Some(folder) = &config.relay.export {
+        let error = check_folder(folder).await.err().map(|e| prune::failure(&e));
+        report.export = Some(ExportFinding { folder: folder.display().to_string(), ok: error.is_none(), error });
     }
     if config.destinations.is_empty() {
         report.warnings.push("there is no destination: a relay would have nothing to do".into());
@@ -81,6 +95,7 @@ pub async fn run(a: &Validate, json: bool) -> Outcome {
     let mut failures: Vec<Failure> = report.outboxes.into_iter().filter_map(|o| o.error).collect();
     let only_tables = failures.iter().all(|f| f.code == codes::TABLES_MISSING.code);
     failures.extend(report.destinations.into_iter().filter_map(|d| d.error));
+    failures.extend(report.export.and_then(|e| e.error));
     if failures.is_empty() {
         return Ok(Exit::Fine);
     }
@@ -228,6 +243,9 @@ fn sentences(report: &Report) -> Vec<String> {
             let mark = if f.attention { "look" } else { "  ok" };
             lines.push(format!("{mark}   {}: {}", f.subject, f.text));
         }
+    }
+    if let Some(e) = &report.export {
+        lines.push(format!("{} export to {}", if e.ok { "ok  " } else { "FAIL" }, e.folder));
     }
     lines.extend(report.warnings.iter().map(|w| format!("warn {w}")));
     for ddl in report.outboxes.iter().filter_map(|o| o.missing_ddl.as_ref()) {

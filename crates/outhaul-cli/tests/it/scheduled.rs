@@ -233,9 +233,14 @@ async fn s8_killed_relays_deliver_none_early_and_lose_none(flavour: Flavour) {
     killed(two).await;
     let before_kill: BTreeSet<String> = watch.seen.lock().unwrap().iter().map(|(id, _)| id.clone()).collect();
     let last = scene.relay_in(ZONES[2]).await;
-    let all = async || watch.seen.lock().unwrap().iter().map(|(id, _)| id.clone()).collect::<BTreeSet<_>>().len();
-    while all().await < plan.0.len() {
-        lines_reach(&file, watch.seen.lock().unwrap().len() + 1).await;
+    let seen = || {
+        let seen = watch.seen.lock().unwrap();
+        (seen.len(), seen.iter().map(|(id, _)| id.clone()).collect::<BTreeSet<_>>().len())
+    };
+    while let (lines, ids) = seen()
+        && ids < plan.0.len()
+    {
+        lines_reach(&file, lines + 1).await;
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     terminated(last).await;

@@ -4,7 +4,12 @@ use outhaul_testkit::servers::Flavour;
 
 use crate::program::{Scene, on_every_database};
 
-on_every_database!(before_and_after_init, a_destination_that_does_not_start, an_inbox_is_only_looked_at);
+on_every_database!(
+    before_and_after_init,
+    a_destination_that_does_not_start,
+    an_inbox_is_only_looked_at,
+    the_folder_of_exports_is_tried_out,
+);
 
 async fn before_and_after_init(flavour: Flavour) {
     let scene = Scene::new(flavour).await;
@@ -61,6 +66,18 @@ async fn an_inbox_is_only_looked_at(flavour: Flavour) {
     scene.run(&["relay", "--db", scene.url(), "--to", &to, "--until-empty"]).await.expect(0);
     let report = scene.run(&look).await.expect(0).json();
     assert_eq!(report["destinations"][0]["findings"], serde_json::json!([]), "{report}");
+}
+
+async fn the_folder_of_exports_is_tried_out(flavour: Flavour) {
+    let scene = Scene::ready(flavour).await;
+    let validate = ["validate", "--db", scene.url(), "--to", "stdout:"];
+    let export = [("OUTHAUL__RELAY__EXPORT", "gone")];
+    let ran = scene.folder.run(&validate, "", &export).await.expect(1);
+    assert!(ran.stdout.contains("FAIL export to ") && ran.stderr.starts_with("OUT-4019 "), "{ran:?}");
+    std::fs::create_dir(scene.folder.path("gone")).unwrap();
+    let ran = scene.folder.run(&validate, "", &export).await.expect(0);
+    assert!(ran.stdout.contains("ok   export to "), "{}", ran.stdout);
+    assert_eq!(std::fs::read_dir(scene.folder.path("gone")).unwrap().count(), 0, "nothing is left in it");
 }
 
 #[cfg(any(feature = "mysql", feature = "postgres"))]
@@ -124,6 +141,28 @@ mod servers {
             scene.run(&["audit", "b", "--db", &reader]).await.expect(1);
             let ran = scene.run(&["validate", "--db", &reader]).await.expect(1);
             assert!(ran.stderr.starts_with("OUT-1006 outbox main: "), "{flavour:?} {}", ran.stderr);
+        }
+    }
+
+    /// As an earlier version has given them.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn who_may_not_update_is_told_that_scheduled_messages_wait() {
+        for flavour in SERVERS {
+            let mut scene = Scene::ready(*flavour).await;
+            let mut grants: Vec<String> =
+                TABLES[1..].iter().map(|table| format!("SELECT, INSERT, UPDATE, DELETE ON {table}")).collect();
+            if *flavour == Flavour::Postgres {
+                grants.push("SELECT ON SEQUENCE outbox_seq_seq".into());
+            }
+            let told = "no right to UPDATE outbox: scheduled messages wait";
+            for (rights, warned) in [("SELECT, DELETE", true), ("SELECT, UPDATE, DELETE", false)] {
+                let mut grants: Vec<&str> = grants.iter().map(String::as_str).collect();
+                let on_outbox = format!("{rights} ON outbox");
+                grants.push(&on_outbox);
+                let user = scene.database.restricted_user(&grants).await;
+                let ran = scene.run(&["validate", "--db", &user, "--to", "stdout:"]).await.expect(0);
+                assert_eq!(ran.stdout.contains(told), warned, "{flavour:?} {}", ran.stdout);
+            }
         }
     }
 

@@ -140,6 +140,14 @@ impl Folder<'_> {
         }
     }
 
+    /// Whether a file can be written, read back and taken away.
+    pub(super) fn try_out(&self) -> Result<(), ExportError> {
+        let (mut file, path) = self.unfinished(self.outbox)?;
+        let tried = self.fill(&mut file, &path, b"{}\n").and_then(|()| self.sync());
+        std::fs::remove_file(&path).map_err(|e| ExportError::of(&path, &e))?;
+        tried
+    }
+
     fn sync(&self) -> Result<(), ExportError> {
         let synced = if cfg!(unix) { File::open(self.path).and_then(|folder| folder.sync_all()) } else { Ok(()) };
         synced.map_err(|e| ExportError::of(self.path, &e))

@@ -107,37 +107,58 @@ impl Export {
     /// # Errors
     /// Nothing may be deleted; files that were finished stay.
     pub(crate) async fn write(&mut self, chunks: Vec<StoredChunk>) -> Result<Written, ExportError> {
-        let hangs = || ExportError::Folder {
-            path: self.folder.display().to_string(),
-            text: format!("it does not answer within {} s", LIMIT.as_secs()),
-        };
         if let Some(hung) = &mut self.hung {
             if matches!(hung.try_recv(), Err(oneshot::error::TryRecvError::Empty)) {
-                return Err(hangs());
+                return Err(hangs(&self.folder));
             }
             self.hung = None;
         }
-        let (answer, mut answered) = oneshot::channel();
         let (path, outbox) = (self.folder.clone(), self.outbox.clone());
-        // A thread of its own: a file system that hangs must not keep the process from ending.
-        let work = move || {
-            let _ = answer.send(write(&path, &outbox, &chunks));
-        };
-        let named = std::thread::Builder::new().name("export".into());
-        named.spawn(work).map_err(|e| ExportError::of(&self.folder, &e))?;
+        let mut answered = begin(&self.folder, move || write(&path, &outbox, &chunks))?;
         match tokio::time::timeout(LIMIT, &mut answered).await {
             Ok(Ok(result)) => result,
-            Ok(Err(_)) => Err(ExportError::Folder {
-                path: self.folder.display().to_string(),
-                text: "the export ended without an answer".into(),
-            }),
+            Ok(Err(_)) => Err(no_answer(&self.folder)),
             Err(_) => {
-                let error = hangs();
+                let error = hangs(&self.folder);
                 self.hung = Some(answered);
                 Err(error)
             }
         }
     }
+}
+
+/// Sees whether files can be written into a folder and read back, by one that is taken away again.
+///
+/// # Errors
+/// They cannot, or it did not answer within 60 s.
+pub async fn check_folder(folder: &Path) -> Result<(), ExportError> {
+    let path = folder.to_path_buf();
+    let answered = begin(folder, move || Folder { path: &path, outbox: "check" }.try_out())?;
+    match tokio::time::timeout(LIMIT, answered).await {
+        Ok(answer) => answer.unwrap_or_else(|_| Err(no_answer(folder))),
+        Err(_) => Err(hangs(folder)),
+    }
+}
+
+/// Work on a folder, on a thread of its own: a file system that hangs must not keep the process from ending.
+fn begin<T: Send + 'static>(
+    folder: &Path,
+    work: impl FnOnce() -> Result<T, ExportError> + Send + 'static,
+) -> Result<oneshot::Receiver<Result<T, ExportError>>, ExportError> {
+    let (answer, answered) = oneshot::channel();
+    let work = move || drop(answer.send(work()));
+    let named = std::thread::Builder::new().name("export".into());
+    named.spawn(work).map_err(|e| ExportError::of(folder, &e))?;
+    Ok(answered)
+}
+
+fn hangs(folder: &Path) -> ExportError {
+    let text = format!("it does not answer within {} s", LIMIT.as_secs());
+    ExportError::Folder { path: folder.display().to_string(), text }
+}
+
+fn no_answer(folder: &Path) -> ExportError {
+    ExportError::Folder { path: folder.display().to_string(), text: "the export ended without an answer".into() }
 }
 
 fn write(path: &Path, outbox: &str, chunks: &[StoredChunk]) -> Result<Written, ExportError> {

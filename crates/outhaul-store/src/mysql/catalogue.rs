@@ -14,7 +14,7 @@ use crate::error::{StoreError, StoreErrorKind};
 use crate::options::{PayloadType, StoreOptions};
 use crate::shards::{LOOKED_AT, check_leases, stray};
 use crate::store::{SCHEMA_VERSION, SchemaInfo, StoreResult};
-use crate::version::{Known, Meta};
+use crate::version::{Known, Meta, no_scheduled};
 
 /// A text column of the outbox, whose bytes have to be compared.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -336,8 +336,16 @@ impl MySqlStore {
         };
         let probes: Vec<Statement> = schema::probes(&self.options, &layout).into_iter().map(Statement::new).collect();
         let result = held.link.run(&probes).await;
-        held.give_back(result)?;
+        let scheduled = match (&result, &layout.available_at) {
+            (Ok(_), Some(column)) => held.link.run(&[Statement::new(schema::scheduled_probe(&layout, column))]).await,
+            _ => Ok(vec![]),
+        };
+        let may_not = matches!(&scheduled, Err(failure) if failure.error.kind == StoreErrorKind::Permission);
+        held.give_back(if may_not { result } else { result.and(scheduled) })?;
         let mut warnings = server.warnings();
+        if may_not {
+            warnings.push(no_scheduled(&self.options.outbox()));
+        }
         warnings.extend(warning);
         let table = self.options.outbox();
         if layout.seq_index.is_none() {

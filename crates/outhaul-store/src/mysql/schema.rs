@@ -338,6 +338,11 @@ pub(super) fn probes(options: &StoreOptions, layout: &Layout) -> Vec<String> {
     ]
 }
 
+/// The same for what only scheduled messages need.
+pub(super) fn scheduled_probe(layout: &Layout, available_at: &str) -> String {
+    format!("UPDATE {} SET {available_at} = {available_at} WHERE 1 = 0", layout.table)
+}
+
 /// The statement that would add a missing `seq` column to a table that was made for something else.
 pub(super) fn adopt(options: &StoreOptions) -> String {
     let (table, seq) = (quoted(&options.outbox()), quoted(&options.columns.seq));

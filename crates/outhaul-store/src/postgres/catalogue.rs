@@ -12,7 +12,7 @@ use crate::error::{StoreError, StoreErrorKind};
 use crate::options::{PayloadType, StoreOptions};
 use crate::shards::{LOOKED_AT, check_leases, stray};
 use crate::store::{SchemaInfo, StoreResult};
-use crate::version::Known;
+use crate::version::{Known, no_scheduled};
 
 /// A time column of the outbox table.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -317,7 +317,13 @@ impl PostgresStore {
         );
         let sequence = layout.sequence.as_ref().map(|s| literal(&s.name)).unwrap_or("NULL".into());
         let cache = format!("SELECT seqcache, seqcycle FROM pg_sequence WHERE seqrelid = {sequence}::regclass");
-        let statements = [Statement::new(settings), Statement::new(&about_table), Statement::new(&cache)];
+        let available_at = layout.available_at.as_ref().and(self.options.columns.available_at.as_deref());
+        let may_take_up = format!(
+            "SELECT has_column_privilege(c.oid, a.attnum, 'UPDATE') FROM pg_class c \
+             JOIN pg_attribute a ON a.attrelid = c.oid AND a.attname = {} WHERE c.oid = {table}",
+            literal(available_at.unwrap_or_default())
+        );
+        let statements = [settings, &about_table, &cache, &may_take_up].map(Statement::new);
         let held = self.other.take(&self.dialer).await?;
         let answers = held.link.read(&self.dialer.begin_read, &statements).await;
         let answers = held.give_back(answers)?;
@@ -372,6 +378,11 @@ impl PostgresStore {
                 }
             }
             None => warnings.push(format!("column {} of {name} comes from no sequence: order is not kept", layout.seq)),
+        }
+        if let Some(row) = first(3)
+            && !get::<bool>(row, 0)?
+        {
+            warnings.push(no_scheduled(&name));
         }
         for column in [&layout.created_at, &layout.available_at].into_iter().flatten().filter(|c| !c.zoned) {
             warnings.push(format!("column {} has no time zone: its values are taken as UTC", column.name));
