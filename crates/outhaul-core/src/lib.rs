@@ -30,5 +30,6 @@ pub mod replay;
 pub mod route;
 pub mod runs;
 pub mod schedule;
+pub mod transaction;
 pub mod trouble;
 mod wire;
