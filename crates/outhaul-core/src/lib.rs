@@ -23,6 +23,7 @@ pub mod intake;
 pub mod lane;
 pub mod lease;
 pub mod message;
+pub mod outbox;
 pub mod parked;
 pub mod pipeline;
 pub mod receipt;
