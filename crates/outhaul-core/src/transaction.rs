@@ -93,12 +93,8 @@ pub const fn falls_back(state: TransactionState, seen_for_ms: Option<u64>, after
 mod tests {
     use super::*;
 
-    const ALL: [TransactionState; 4] = [
-        TransactionState::Committed,
-        TransactionState::Ended,
-        TransactionState::Sent,
-        TransactionState::RolledBack,
-    ];
+    const ALL: [TransactionState; 4] =
+        [TransactionState::Committed, TransactionState::Ended, TransactionState::Sent, TransactionState::RolledBack];
 
     #[test]
     fn names_and_states_go_together() {

@@ -180,18 +180,20 @@ impl World {
         if !committed && (self.deliveries > 0 || self.in_outbox) {
             return Some("something was delivered that had not committed");
         }
-        (committed && self.told_rollback && !sent).then_some("ROLLBACK was said of a transaction that committed")
-    }
-
-    /// What holds when nothing can happen any more.
-    fn wrong_at_end(&self) -> Option<&'static str> {
-        let undelivered = self.business == Business::Committed && self.deliveries == 0 && !self.in_outbox;
-        if undelivered {
-            return Some("a message that committed was never delivered");
+        if committed && self.told_rollback && !sent {
+            return Some("ROLLBACK was said of a transaction that committed");
         }
         let faultless = self.losses == LOSSES && self.checks == CHECKS && !self.killed && !self.forgot;
         let twice = self.deliveries + u8::from(self.in_outbox) > 1;
         (faultless && !self.unknown_commit && twice).then_some("delivered twice although nothing went wrong")
+    }
+
+    /// What holds when nothing can happen any more. A broker that forgets a commit which it had confirmed, and then does
+    /// not ask, has lost a message: nobody else can know. (What it forgets and asks about is delivered.)
+    fn wrong_at_end(&self) -> Option<&'static str> {
+        let undelivered =
+            self.business == Business::Committed && self.deliveries == 0 && !self.in_outbox && !self.forgot;
+        undelivered.then_some("a message that committed was never delivered")
     }
 
     fn step(&self, what: impl Into<String>, change: impl FnOnce(&mut Self)) -> Next {
@@ -285,7 +287,9 @@ impl World {
     fn broker_steps(&self, nexts: &mut Vec<Next>) {
         if self.half == Half::Open {
             let asked = [Member::Sender, Member::Other];
-            for member in asked.into_iter().filter(|m| self.checks > 0 && (*m == Member::Other || self.sender != Sender::Killed)) {
+            for member in
+                asked.into_iter().filter(|m| self.checks > 0 && (*m == Member::Other || self.sender != Sender::Killed))
+            {
                 nexts.push(self.step(format!("check-back to {member:?}"), |w| {
                     w.checks -= 1;
                     w.send(Packet::Check(member));
@@ -389,7 +393,8 @@ impl World {
         if committed && !self.seen {
             nexts.push(self.step("relay sees the row", |w| w.seen = true));
         }
-        let began = if from_start { matches!(self.business, Business::Open(_)) || self.row.is_some() } else { self.seen };
+        let began =
+            if from_start { matches!(self.business, Business::Open(_)) || self.row.is_some() } else { self.seen };
         // The delay is longer than ending a transaction takes when nothing goes wrong.
         let ending = self.sender == Sender::Committed || !self.packets.is_empty();
         if began && !self.old && !ending {
@@ -417,7 +422,8 @@ impl World {
         }
         let can_ask = self.half == Half::Open || (self.half == Half::Over && !self.forgot && self.deliveries > 0);
         let early = mistake == Some(Mistake::PrunedEarly);
-        if self.row == Some(TransactionState::Ended) && self.sender != Sender::HasHalf
+        if self.row == Some(TransactionState::Ended)
+            && self.sender != Sender::HasHalf
             && (early || (!can_ask && self.packets.is_empty()))
         {
             nexts.push(self.step("row pruned", |w| w.row = None));

@@ -88,10 +88,8 @@ impl MySqlStore {
             Err(failure) => return open(failure),
         }
         let mut bury = Statement::new(format!("INSERT INTO {table} (id, state, since_at) VALUES ("));
-        bury.push_bytes(id).push(&format!(
-            ", '{}', {NOW}) ON DUPLICATE KEY UPDATE id = id",
-            TransactionState::RolledBack.name()
-        ));
+        bury.push_bytes(id)
+            .push(&format!(", '{}', {NOW}) ON DUPLICATE KEY UPDATE id = id", TransactionState::RolledBack.name()));
         match link.run(&[bury]).await {
             Ok(answers) if answers.first().is_some_and(|a| a.affected > 0) => return Ok(Finding::Buried),
             Ok(_) => {}
@@ -121,7 +119,9 @@ impl MySqlStore {
     /// An UPDATE of rows by their ids, each looked up by itself.
     fn change(&self, rows: Vec<Vec<String>>, set: &str, only: &str) -> Statement {
         let mut s = Statement::new("UPDATE JSON_TABLE(");
-        s.push_text(serde_json::Value::from(rows.into_iter().map(serde_json::Value::from).collect::<Vec<_>>()).to_string());
+        s.push_text(
+            serde_json::Value::from(rows.into_iter().map(serde_json::Value::from).collect::<Vec<_>>()).to_string(),
+        );
         s.push(&format!(
             ", '$[*]' COLUMNS (id VARCHAR(64) CHARACTER SET utf8mb4 PATH '$[0]', \
              receipt VARCHAR(255) CHARACTER SET utf8mb4 PATH '$[1]')) j \
@@ -219,7 +219,9 @@ impl MySqlStore {
             let given = [number::<u8>(&row, 1)? == 1, number::<u8>(&row, 2)? == 1];
             let refused = match given {
                 [true, _] if layout.key.is_none() => Some("it has a key, and the outbox table no column for one"),
-                [_, true] if layout.headers.is_none() => Some("it has headers, and the outbox table no column for them"),
+                [_, true] if layout.headers.is_none() => {
+                    Some("it has headers, and the outbox table no column for them")
+                }
                 _ if number::<u8>(&row, 3)? != 1 => Some("the payload is not UTF-8, and the column holds text"),
                 _ => None,
             };

@@ -181,7 +181,9 @@ impl PostgresStore {
         columns.extend(layout.key.as_deref().map(|key| (key, format!("msg_key::{key_type}"))));
         columns.extend(layout.headers.as_deref().map(|headers| (headers, format!("headers::text::{headers_type}"))));
         let (into, from): (Vec<&str>, Vec<String>) = columns.into_iter().unzip();
-        for (column, given, name) in [("msg_key", layout.key.is_some(), "key"), ("headers", layout.headers.is_some(), "headers")] {
+        for (column, given, name) in
+            [("msg_key", layout.key.is_some(), "key"), ("headers", layout.headers.is_some(), "headers")]
+        {
             if given {
                 continue;
             }

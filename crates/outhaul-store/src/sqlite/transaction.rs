@@ -18,10 +18,8 @@ pub(super) fn origin(tx: &Transaction<'_>, names: &Names) -> StoreResult<String>
 
 pub(super) fn state(tx: &Transaction<'_>, names: &Names, id: &str) -> StoreResult<Option<TransactionState>> {
     let sql = format!("SELECT state FROM {} WHERE id = ?", names.transaction);
-    let state: Option<String> = tx
-        .prepare_cached(&sql)
-        .and_then(|mut s| s.query_row([id], |row| row.get(0)).optional())
-        .map_err(refusal)?;
+    let state: Option<String> =
+        tx.prepare_cached(&sql).and_then(|mut s| s.query_row([id], |row| row.get(0)).optional()).map_err(refusal)?;
     state.map(|name| state_of(&name)).transpose()
 }
 

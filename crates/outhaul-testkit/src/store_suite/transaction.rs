@@ -63,7 +63,8 @@ pub async fn a_committed_row_is_found(flavour: Flavour) {
     assert_eq!(f.judged("a").await, Row(Ended));
     assert_eq!(f.ended(&["a"]).await, 0, "it was ended before");
     assert_eq!(f.ended(&[]).await, 0);
-    let slim = "payload IS NULL AND msg_key IS NULL AND headers IS NULL AND receipt = 'broker-a:1' AND since_at IS NOT NULL";
+    let slim =
+        "payload IS NULL AND msg_key IS NULL AND headers IS NULL AND receipt = 'broker-a:1' AND since_at IS NOT NULL";
     assert_eq!(f.database.query_u64(&format!("SELECT count(*) FROM outbox_transaction WHERE {slim}")).await, 1);
     assert_eq!(f.states().await, ["a ended"], "nothing was made for nobody");
 }
@@ -261,7 +262,10 @@ pub async fn relays_fall_back_side_by_side(flavour: Flavour) {
     assert_eq!(sent, hot, "once each");
     let states = f.states().await;
     let of = |state: &str| states.iter().filter(|s| s.ends_with(state)).count();
-    assert_eq!((of(" ended"), of(" sent")), (usize::try_from(ended).expect("few"), 60 - usize::try_from(ended).expect("few")));
+    assert_eq!(
+        (of(" ended"), of(" sent")),
+        (usize::try_from(ended).expect("few"), 60 - usize::try_from(ended).expect("few"))
+    );
 }
 
 /// Old rows go, a few at a time; a committed one never does.
