@@ -31,6 +31,8 @@ mod event;
 mod inbox;
 mod outbox;
 mod statement;
+#[cfg(feature = "rocketmq")]
+pub mod transaction;
 
 pub use driver::{Dialect, Refusal, RefusalKind, Transaction};
 pub use error::Error;

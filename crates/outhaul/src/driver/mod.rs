@@ -57,7 +57,7 @@ pub trait Transaction: Send {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RefusalKind {
-    /// A row with this primary key is there (MySQL, MariaDB; elsewhere the statements of this library do not meet it).
+    /// A row with this key is there.
     Duplicate,
     /// A deadlock, a serialisation failure, a lock that was not given in time.
     Retry,

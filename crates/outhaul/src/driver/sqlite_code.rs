@@ -8,9 +8,12 @@ pub(super) fn refusal(code: i32, message: &str) -> (RefusalKind, String) {
     const BUSY: i32 = 5;
     const LOCKED: i32 = 6;
     const READONLY: i32 = 8;
+    const PRIMARY_KEY: i32 = 1555;
+    const UNIQUE: i32 = 2067;
     let kind = match code & 0xff {
         BUSY | LOCKED => RefusalKind::Retry,
         READONLY => RefusalKind::Permission,
+        _ if matches!(code, PRIMARY_KEY | UNIQUE) => RefusalKind::Duplicate,
         ERROR if message.contains("no such") || message.contains("has no column") => RefusalKind::Table,
         _ => RefusalKind::Other,
     };

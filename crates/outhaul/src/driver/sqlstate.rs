@@ -10,6 +10,7 @@ pub(super) fn refusal(sqlstate: &str, message: &str) -> (RefusalKind, String) {
         // No such table, column, schema; another type; no such primary key.
         "42P01" | "42703" | "3F000" | "42804" | "42P10" => RefusalKind::Table,
         "42501" => RefusalKind::Permission,
+        "23505" => RefusalKind::Duplicate,
         _ => RefusalKind::Other,
     };
     let line = match kind {
