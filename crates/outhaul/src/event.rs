@@ -116,12 +116,12 @@ pub(crate) fn micros(at: SystemTime) -> Option<i64> {
     }
 }
 
-/// Headers as text: a JSON object of strings.
+/// Headers as text: a JSON object of strings, spaced as MySQL gives it back, so that its size is what the relay will see.
 pub(crate) fn header_text(headers: &[(String, String)]) -> Option<String> {
     let quoted = |text: &str| serde_json::Value::from(text).to_string();
     let pairs: Vec<String> =
-        headers.iter().map(|(name, value)| format!("{}:{}", quoted(name), quoted(value))).collect();
-    (!pairs.is_empty()).then(|| format!("{{{}}}", pairs.join(",")))
+        headers.iter().map(|(name, value)| format!("{}: {}", quoted(name), quoted(value))).collect();
+    (!pairs.is_empty()).then(|| format!("{{{}}}", pairs.join(", ")))
 }
 
 #[cfg(test)]
@@ -134,7 +134,7 @@ mod tests {
     fn headers_become_an_object_of_strings_in_their_order() {
         let event = Event::bytes("t", "").header("b", "1\"\n").header("a", "2").header("b", "3\u{1}");
         let text = header_text(&event.headers).unwrap();
-        assert_eq!(text, r#"{"a":"2","b":"3\u0001"}"#);
+        assert_eq!(text, r#"{"a": "2", "b": "3\u0001"}"#);
         assert_eq!(outhaul_core::message::parse_headers(&text).unwrap().len(), 2);
         assert_eq!(header_text(&[]), None);
     }

@@ -82,14 +82,17 @@ impl Inbox {
     /// let inbox = outhaul::Inbox::new();
     /// let mut tx = pool.begin().await?;
     /// inbox
-    ///     .once(&mut tx, "points", id, async |tx| {
-    ///         sqlx::query("UPDATE accounts SET points = points + 10 WHERE id = 7").execute(&mut **tx).await?;
+    ///     .once(&mut *tx, "points", id, async |tx| {
+    ///         sqlx::query("UPDATE accounts SET points = points + 10 WHERE id = 7").execute(tx).await?;
     ///         Ok::<_, Box<dyn std::error::Error>>(())
     ///     })
     ///     .await?;
     /// tx.commit().await?; // then acknowledge the message
     /// # Ok(()) }
     /// ```
+    ///
+    /// In a task that is spawned, today's compiler takes an effect only if the transaction's type has no lifetime: with
+    /// sqlx pass the connection (`&mut *tx`, as above); with tokio-postgres and mysql_async use [`first`](Self::first).
     ///
     /// # Errors
     /// The effect's, and those of [`first`](Self::first).
@@ -134,6 +137,17 @@ impl Inbox {
     /// Whether this is the first copy of the message: then its row was inserted, and the caller applies the message in
     /// this same transaction, or rolls back. Waits while the transaction of another copy is open, as long as the
     /// database lets it.
+    ///
+    /// ```no_run
+    /// # #[cfg(feature = "tokio-postgres")]
+    /// # async fn example(mut client: tokio_postgres::Client, id: &str) -> Result<(), Box<dyn std::error::Error>> {
+    /// let mut tx = client.transaction().await?;
+    /// if outhaul::Inbox::new().first(&mut tx, "points", id).await? {
+    ///     tx.execute("UPDATE accounts SET points = points + 10 WHERE id = 7", &[]).await?;
+    /// }
+    /// tx.commit().await?; // then acknowledge the message
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     /// [`Error::NoTransaction`], [`Error::Inbox`]: nothing was written. [`Error::Retry`]: roll back and run the
@@ -230,7 +244,9 @@ impl Inbox {
     /// The kept result. In MySQL a read that locks: others do not see, at its default isolation, what was committed
     /// after they began.
     pub(crate) fn look<'a>(&self, dialect: Dialect, consumer: &'a str, id: &'a str) -> Statement<'a> {
-        let mut s = Statement::new(format!("SELECT result FROM {}", quoted(dialect, &self.table)));
+        // As bytes: text would come in the character set of the session.
+        let result = if dialect == Dialect::MySql { "CAST(result AS BINARY)" } else { "result" };
+        let mut s = Statement::new(format!("SELECT {result} FROM {}", quoted(dialect, &self.table)));
         of_message(dialect, &mut s, consumer, id);
         s.push(if dialect == Dialect::MySql { " LOCK IN SHARE MODE" } else { "" });
         s

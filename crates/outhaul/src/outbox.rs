@@ -240,7 +240,7 @@ fn push_time<'a>(dialect: Dialect, s: &mut Statement<'a>, us: Option<i64>) {
         // A TIMESTAMP is written in the time zone of the session, where an hour in autumn stands for two. What would be
         // taken for the earlier one is written as an hour later: late, never early.
         Dialect::MySql => {
-            const SECONDS: (&str, &str) = ("CAST(", " AS DECIMAL(20,6)) / 1000000");
+            const SECONDS: (&str, &str) = ("CAST(", " AS DECIMAL(26,6)) / 1000000");
             s.push("FROM_UNIXTIME(");
             s.value(dialect, SECONDS, value);
             s.push(" + IF(UNIX_TIMESTAMP(FROM_UNIXTIME(");
