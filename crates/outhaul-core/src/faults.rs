@@ -55,6 +55,8 @@ pub enum Fault {
     ScheduleNotRecovered,
     /// Scheduled rows are taken before what had committed when they became due.
     DueOvertakes,
+    /// An owner that drains leaves behind what the database has made ordinary for it.
+    DueLeftBehind,
     /// Each lane of a destination has the rate for itself.
     RatePerLane,
     /// Each instance has the rate for itself.

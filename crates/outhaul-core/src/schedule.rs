@@ -159,6 +159,12 @@ impl Schedule {
         self.asked.contains_key(&seq)
     }
 
+    /// Whether rows of a shard were asked for that have not had their turn.
+    pub(crate) fn has_asked_of(&self, shard: ShardId) -> bool {
+        let asked = |(place, of): (&Place, &ShardId)| *of == shard && self.asked.get(&place.1) == Some(&place.0);
+        !self.asked.is_empty() && self.reading.iter().chain(&self.rows).any(asked)
+    }
+
     // ---- looks -----------------------------------------------------------------------------------------------------
 
     fn runs_low(&self) -> bool {

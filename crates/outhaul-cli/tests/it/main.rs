@@ -15,6 +15,7 @@ mod replay;
 mod reshard;
 #[cfg(feature = "sqlite")]
 mod rocketmq;
+mod scheduled;
 mod upgrade;
 mod validate;
 mod writers;

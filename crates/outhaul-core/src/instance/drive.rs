@@ -130,7 +130,11 @@ impl Instance {
     /// Takes one row into its pipeline. Returns whether it was new.
     pub(super) fn take(&mut self, row: Row, token: ReadToken, now: Now, was_scheduled: bool) -> bool {
         let Some(Owned { phase: Phase::Running(p), .. }) = self.shards.get_mut(&row.shard) else { return false };
-        if p.draining || token <= p.reads_after || self.mode != Mode::Running {
+        // What the database has made ordinary for this owner is moved by it, also while it drains: the next one would take
+        // it by `seq`.
+        let draining = p.draining || self.mode != Mode::Running;
+        let takes = !draining || (was_scheduled && !self.config.faults.has(Fault::DueLeftBehind));
+        if token <= p.reads_after || !takes {
             return false;
         }
         let taken = if was_scheduled { self.intake.take_due(&row) } else { self.intake.take(&row) };

@@ -4,8 +4,10 @@ use super::{Command, Event, Instance, Mode, Owned, Phase};
 use std::collections::BTreeMap;
 
 use crate::config::Now;
+use crate::faults::Fault;
 use crate::lease::{self, LeaseReport};
 use crate::message::{Epoch, ShardId};
+use crate::pipeline::Pipeline;
 
 /// Two lease rounds are never closer than this, milliseconds.
 pub(super) const LEASE_SPACING_MS: u64 = 10;
@@ -120,7 +122,9 @@ impl Instance {
     }
 
     fn releasable(&self) -> Vec<(ShardId, Epoch)> {
-        let drained = self.pipelines().filter(|(_, p)| p.is_drained()).map(|(s, p)| (s, p.epoch));
+        let left = self.config.faults.has(Fault::DueLeftBehind);
+        let drained = |(s, p): &(ShardId, &Pipeline)| p.is_drained() && (left || !self.schedule.has_asked_of(*s));
+        let drained = self.pipelines().filter(drained).map(|(s, p)| (s, p.epoch));
         let idle = self.shards.iter().filter(|(_, o)| match o.phase {
             Phase::Recovering { under_way, .. } => self.mode != Mode::Running && !under_way,
             Phase::LetGo => true,

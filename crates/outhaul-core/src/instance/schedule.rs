@@ -5,6 +5,7 @@ use crate::config::Now;
 use crate::faults::Fault;
 use crate::intake::ReadToken;
 use crate::message::{Row, ShardId};
+use crate::runs::Run;
 use crate::schedule::{SCHEDULED_MAX, Upcoming};
 
 impl Instance {
@@ -51,6 +52,11 @@ impl Instance {
 
     pub(super) fn drive_schedule(&mut self, now: Now) {
         if self.mode != Mode::Running {
+            // What was asked for is awaited before its shards are released.
+            if self.mode == Mode::Draining && self.due_read.is_none() {
+                let asked = self.schedule.begin_due(now, |_, _, _| false);
+                self.read_due(asked);
+            }
             return;
         }
         if self.schedule.look_due_us().is_some_and(|at| at <= now.mono_us) {
@@ -73,16 +79,23 @@ impl Instance {
         };
         let may =
             |shard, mono_us, wall_us| pipeline(shard).is_some_and(|p| overtakes || p.line_is_past(mono_us, wall_us));
-        if let Some((shards, ranges)) = self.schedule.begin_due(now, may) {
-            let (token, ranges) = self.intake.begin_exact(ranges);
-            self.due_read = Some(token);
-            self.read(token, ReadKind::Due, shards, ranges, 0);
-        } else if !self.poll.under_way
+        let chosen = self.schedule.begin_due(now, may);
+        if chosen.is_none()
+            && !self.poll.under_way
             && due.iter().any(|(shard, (mono_us, wall_us))| {
                 pipeline(*shard).is_some_and(|p| !p.line_is_past(*mono_us, *wall_us) && p.line_waits_for_poll())
             })
         {
             self.poll.next_at_us = self.poll.next_at_us.min(now.mono_us);
+        }
+        self.read_due(chosen);
+    }
+
+    fn read_due(&mut self, chosen: Option<(Vec<ShardId>, Vec<Run>)>) {
+        if let Some((shards, ranges)) = chosen {
+            let (token, ranges) = self.intake.begin_exact(ranges);
+            self.due_read = Some(token);
+            self.read(token, ReadKind::Due, shards, ranges, 0);
         }
     }
 }

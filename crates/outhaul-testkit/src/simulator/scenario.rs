@@ -309,6 +309,16 @@ impl Scenario {
         ..Self::CALM
     };
 
+    /// The same while owners stop in order and others begin.
+    pub const SCHEDULED_HANDOVERS: Self = Self {
+        name: "scheduled, handed over",
+        processes: (1, 2),
+        joins: (1, 4),
+        drains: (1, 5),
+        database: DatabaseChances { slow: 150, ..QUIET_DATABASE },
+        ..Self::SCHEDULED_CALM
+    };
+
     /// All of it at once.
     pub const EVERYTHING: Self = Self {
         name: "everything",
@@ -458,7 +468,7 @@ impl Scenario {
 impl Scenario {
     /// Whether messages that are due at different times go in that order whatever happens.
     pub(super) fn keeps_due_order(&self) -> bool {
-        self.name == Self::SCHEDULED_CALM.name
+        [Self::SCHEDULED_CALM.name, Self::SCHEDULED_HANDOVERS.name].contains(&self.name)
     }
 
     /// Whether nothing in it excuses a duplicate.

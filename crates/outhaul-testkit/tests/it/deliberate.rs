@@ -159,6 +159,12 @@ fn what_is_due_goes_before_what_was_there() {
 }
 
 #[test]
+fn what_is_due_is_left_behind_at_a_hand_over() {
+    let rule = "which was due earlier";
+    is_found(Deliberate::Core(Fault::DueLeftBehind), &Scenario::SCHEDULED_HANDOVERS, rule);
+}
+
+#[test]
 fn what_is_scheduled_is_sent_at_once() {
     is_found(Deliberate::DueNotAwaited, &Scenario::SCHEDULED, "before it is due");
 }

@@ -111,6 +111,11 @@ fn scheduled_calm() {
 }
 
 #[test]
+fn scheduled_handovers() {
+    assert_eq!(holds(&Scenario::SCHEDULED_HANDOVERS).duplicates, 0);
+}
+
+#[test]
 fn limited() {
     holds(&Scenario::LIMITED);
 }
