@@ -253,10 +253,6 @@ impl Judge {
         *self.heard.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "how long a database is silent is told to people, and decides nothing"
-    )]
     fn hear<T>(&self, answered: &StoreResult<T>) {
         match answered {
             Ok(_) => *self.heard.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now(),

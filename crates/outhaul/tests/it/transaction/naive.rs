@@ -59,7 +59,7 @@ async fn naive(version: RocketMq) {
             tokio::time::sleep(HELD).await;
             session.execute("COMMIT").await;
             // Of every second one the commit is lost, as a process that is killed here loses it.
-            if n % 2 == 0 {
+            if n.is_multiple_of(2) {
                 _ = producer.end(&half, Resolution::Commit, None).await;
             }
         });

@@ -81,8 +81,7 @@ impl Stage {
             let mut reader = consumer.read(queue, Start::First, options).await.unwrap();
             while reader.offset() < end {
                 for message in reader.next().await.unwrap().messages {
-                    let id =
-                        message.properties.get(ID).map_or_else(|| message.unique_key().unwrap(), |id| id).to_owned();
+                    let id = message.properties.get(ID).unwrap_or_else(|| message.unique_key().unwrap()).to_owned();
                     *found.entry(id).or_default() += 1;
                 }
             }

@@ -41,7 +41,7 @@ pub struct Work {
 
 /// A third is rolled back.
 pub fn rolls_back(n: u64) -> bool {
-    n % 3 == 0
+    n.is_multiple_of(3)
 }
 
 /// A process.
@@ -176,7 +176,7 @@ macro_rules! worker {
                 if rolls_back(n) {
                     tx.rollback().await?;
                     steps.at("rolled-back").await;
-                    if n % 2 == 0 {
+                    if n.is_multiple_of(2) {
                         prepared.settle().await;
                     }
                     return Ok(());
