@@ -297,6 +297,7 @@ pub async fn run(arguments: Arguments) {
         until_empty: false,
         shutdown_limit_ms: 30_000,
         maintenance: None,
+        transactions: None,
     };
     if let Err(e) = outhaul_relay::run(vec![outbox], stop).await {
         eprintln!("relay: {e}");

@@ -157,6 +157,7 @@ pub async fn outhaul(place: &mut Place, arguments: &Arguments, shards: u16, sink
         until_empty: true,
         shutdown_limit_ms: 60_000,
         maintenance: None,
+        transactions: None,
     };
     let (took, report) =
         timed(server_port(arguments.db, &place.url), outhaul_relay::run(vec![outbox], Stop::new())).await;

@@ -171,6 +171,7 @@ impl Fleet {
                 until_empty: false,
                 shutdown_limit_ms: 60_000,
                 maintenance: None,
+                transactions: None,
             };
             instances.spawn(outhaul_relay::run(vec![outbox], stop.clone()));
         }

@@ -97,6 +97,8 @@ pub enum Command {
     Resume(Pause),
     /// Take a scheduled message back before it is due.
     Cancel(Cancel),
+    /// Answer RocketMQ's check-backs of a producer group from the database, until SIGTERM or SIGINT; in any number of copies.
+    Checkback(CheckBack),
     /// Deliver again what the log still holds, into a destination that had it or a new one, beside the relay.
     Replay(Replay),
     /// Show what operators ordered lately, and how far it has got.
@@ -118,6 +120,31 @@ pub enum Command {
     /// Print docs/configuration.md.
     #[command(hide = true)]
     Reference,
+}
+
+/// `checkback`.
+#[derive(Debug, Args)]
+pub struct CheckBack {
+    #[command(flatten)]
+    pub source: Source,
+    /// Do without a configuration file: the name servers, rocketmq://HOST:PORT. Goes with --db.
+    #[arg(long, value_name = "TARGET", requires = "db")]
+    pub to: Vec<String>,
+    #[command(flatten)]
+    pub which: Which,
+    /// The destination of kind rocketmq whose brokers ask. Default: the only one.
+    #[arg(long, value_name = "NAME")]
+    pub destination: Option<String>,
+    /// Producer group of the application. Default: `producer_group` of the destination.
+    #[arg(long, value_name = "GROUP")]
+    pub group: Option<String>,
+    /// Judge only messages that name this outbox, as those of Outhaul's own library do. Others are answered UNKNOWN.
+    #[arg(long)]
+    pub named_only: bool,
+    /// File that is written anew every second, as one JSON object, with whether check-backs can be answered. It is removed
+    /// at the end.
+    #[arg(long, value_name = "PATH")]
+    pub health_file: Option<PathBuf>,
 }
 
 /// `init`.

@@ -23,6 +23,7 @@ use crate::healing::{Look, Trouble, next_number};
 use crate::log::{CHECKPOINT, Log};
 use crate::maintenance::{self, Maintenance};
 use crate::stop::{Asked, Stop};
+use crate::transactions::{self, Transactions};
 use crate::{acts, backlog};
 
 /// A read of the log brings at most this much stored content.
@@ -53,6 +54,8 @@ pub struct Outbox {
     pub shutdown_limit_ms: u64,
     /// Pruning and merging. None: somebody else does it (`outhaul prune`).
     pub maintenance: Option<Maintenance>,
+    /// Transactional messages that the broker does not deliver. None: somebody else sees to them.
+    pub transactions: Option<Transactions>,
 }
 
 /// What a relay did.
@@ -220,6 +223,10 @@ async fn drive(outbox: Outbox, stop: Stop) -> Result<(String, Vec<Delivered>), R
         let (name, owner, store) = (outbox.name.clone(), outbox.owner.clone(), outbox.store.clone());
         tokio::spawn(maintenance::run(name, owner, store, plan, stop.watch(), trouble))
     });
+    let transactions = outbox
+        .transactions
+        .clone()
+        .map(|plan| tokio::spawn(transactions::run(outbox.name.clone(), outbox.store.clone(), plan, stop.watch())));
     let clock = Clock::start();
     let first = if outbox.until_empty { Input::DrainWhenEmpty } else { Input::Tick };
     instance.handle(clock.now(), first);
@@ -232,8 +239,8 @@ async fn drive(outbox: Outbox, stop: Stop) -> Result<(String, Vec<Delivered>), R
             ended = Err(RelayError::Store { outbox: outbox.name.clone(), error });
         }
     }
-    if let Some(maintenance) = maintenance {
-        maintenance.abort();
+    for beside in maintenance.into_iter().chain(transactions) {
+        beside.abort();
     }
     engine.tasks.shutdown().await;
     for runner in &engine.runners {

@@ -18,6 +18,7 @@ mod prune;
 mod repeats;
 pub mod replay;
 mod stop;
+mod transactions;
 
 pub use destination::{Delivered, Destination};
 pub use engine::{Outbox, Report, run};
@@ -26,3 +27,4 @@ pub use export::{ExportError, check_folder};
 pub use maintenance::Maintenance;
 pub use prune::{PruneStep, Pruner};
 pub use stop::Stop;
+pub use transactions::Transactions;

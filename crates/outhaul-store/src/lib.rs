@@ -2,7 +2,7 @@
 //!
 //! [`Store`] is the contract; `sqlite`, `mysql` (MySQL 8 and MariaDB) and `postgres` keep it, each with the same file
 //! names: `schema` (DDL, catalogue), `poll`, `checkpoint`, `log` (chunks, receipts, parked), `acts`, `lease`, `maintain`
-//! (prune, merge), `inbox`. All pass the one conformance suite in `outhaul-testkit`.
+//! (prune, merge), `inbox`, `transaction`. All pass the one conformance suite in `outhaul-testkit`.
 
 mod acts;
 pub mod error;
@@ -15,6 +15,7 @@ pub mod row;
 #[cfg(any(feature = "sqlite", feature = "mysql", feature = "postgres"))]
 mod shards;
 mod store;
+mod transaction;
 #[cfg(any(feature = "sqlite", feature = "mysql", feature = "postgres"))]
 mod version;
 
@@ -30,6 +31,7 @@ pub use error::{StoreError, StoreErrorKind};
 pub use options::{ColumnNames, DatabaseKind, InitPlan, PayloadType, StoreOptions, Tls};
 pub use row::HEADERS_MAX_BYTES;
 pub use store::*;
+pub use transaction::*;
 
 use std::sync::Arc;
 

@@ -4,6 +4,8 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
+pub use outhaul_core::outbox::{ColumnNames, PayloadType};
+
 use crate::error::{StoreError, StoreErrorKind};
 
 /// A database family of this project.
@@ -24,74 +26,6 @@ impl fmt::Display for DatabaseKind {
             Self::MySql => "mysql",
             Self::Postgres => "postgres",
         })
-    }
-}
-
-/// Type of the outbox's `payload` column.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum PayloadType {
-    /// LONGBLOB, BYTEA, BLOB.
-    #[default]
-    Bytes,
-    /// LONGTEXT, TEXT.
-    Text,
-    /// JSON, JSONB; TEXT on SQLite.
-    Json,
-}
-
-/// What the outbox's columns are called in this database. The preset for tables that were made for Debezium's outbox
-/// router is [`ColumnNames::debezium`].
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ColumnNames {
-    /// Default `seq`.
-    pub seq: String,
-    /// Default `shard`. None: the table has no such column, everything is shard 0.
-    pub shard: Option<String>,
-    /// Default `id`.
-    pub id: String,
-    /// Default `topic`.
-    pub topic: String,
-    /// Default `msg_key`. None: no keys.
-    pub key: Option<String>,
-    /// Default `headers`. None: no headers.
-    pub headers: Option<String>,
-    /// Default `payload`.
-    pub payload: String,
-    /// Default `created_at`. None: the time at which the relay read the row.
-    pub created_at: Option<String>,
-    /// Default `available_at`. None: no scheduled messages.
-    pub available_at: Option<String>,
-}
-
-impl Default for ColumnNames {
-    fn default() -> Self {
-        Self {
-            seq: "seq".into(),
-            shard: Some("shard".into()),
-            id: "id".into(),
-            topic: "topic".into(),
-            key: Some("msg_key".into()),
-            headers: Some("headers".into()),
-            payload: "payload".into(),
-            created_at: Some("created_at".into()),
-            available_at: Some("available_at".into()),
-        }
-    }
-}
-
-impl ColumnNames {
-    /// The names that Debezium's outbox event router documents: id, aggregatetype, aggregateid, type, payload. Such a
-    /// table has no `seq`: adopting it needs one ALTER TABLE, which `validate` prints.
-    pub fn debezium() -> Self {
-        Self {
-            shard: None,
-            topic: "aggregatetype".into(),
-            key: Some("aggregateid".into()),
-            headers: None,
-            created_at: None,
-            available_at: None,
-            ..Self::default()
-        }
     }
 }
 
@@ -148,7 +82,7 @@ impl StoreOptions {
             table_prefix: String::new(),
             outbox_table: "outbox".into(),
             columns: ColumnNames::default(),
-            max_message_bytes: 4 << 20,
+            max_message_bytes: outhaul_core::outbox::MESSAGE_MAX_BYTES,
             statement_timeout: Duration::from_secs(10),
             lock_timeout: Duration::from_secs(1),
             connect_timeout: Duration::from_secs(5),

@@ -2,10 +2,7 @@
 
 use bytes::Bytes;
 use outhaul_core::message::{Defect, Row, Seq, ShardId};
-
-/// Headers above this are not fetched and not kept, bytes: their row is parked with the reason. A message has to fit into
-/// a chunk with them, and they take part in every limit on memory.
-pub const HEADERS_MAX_BYTES: u64 = 1 << 20;
+pub use outhaul_core::outbox::HEADERS_MAX_BYTES;
 
 /// What a row may hold, bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

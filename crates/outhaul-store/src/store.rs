@@ -12,6 +12,7 @@ use outhaul_core::parked::ParkedEntry;
 use outhaul_core::receipt::ReceiptRow;
 use outhaul_core::runs::Run;
 use outhaul_core::schedule::Upcoming;
+use outhaul_core::transaction::Finding;
 use outhaul_core::trouble::Trouble;
 
 use crate::acts::{
@@ -19,6 +20,7 @@ use crate::acts::{
 };
 use crate::error::StoreError;
 use crate::options::{DatabaseKind, InitPlan, PayloadType};
+use crate::transaction::{EndedTransaction, FallBack, FellBack, TransactionRecord};
 
 /// `schema_version` in `outbox_meta`: the lowest version of a build that may use the tables. Raised where earlier builds
 /// could not go on.
@@ -26,7 +28,7 @@ pub const SCHEMA_VERSION: u32 = 1;
 
 /// `schema_level` in `outbox_meta`, 1 where it is missing: what has been added to the tables, up to this build. Builds of
 /// an earlier level go on with them.
-pub const SCHEMA_LEVEL: u32 = 2;
+pub const SCHEMA_LEVEL: u32 = 3;
 
 /// Parked rows that recovery reads in one statement, each within the limit of a statement.
 pub const PARKED_PAGE_ROWS: usize = 5_000;
@@ -680,6 +682,50 @@ pub trait Store: Send + Sync + 'static {
     /// # Errors
     /// Nothing was cancelled, except `CommitUnknown`.
     async fn cancel(&self, request: &CancelRequest) -> StoreResult<Vec<ActNumber>>;
+
+    /// What names this outbox to others, the same for all who use it: a half message carries it, and nobody judges a
+    /// transaction of another outbox.
+    ///
+    /// # Errors
+    /// Any; `NotInitialised`, `Outdated` if there is none.
+    async fn origin(&self) -> StoreResult<String>;
+
+    /// What became of a transaction, for a check-back. Where there is no row, a tombstone is put in its place, in a
+    /// statement that commits by itself: from then on the business transaction cannot insert its row, and so never
+    /// commits. A row that an open transaction holds is not waited for, or not longer than a quarter of a second (where
+    /// a server cannot, a second). Several calls at a time go on side by side.
+    ///
+    /// # Errors
+    /// Nothing is known: [`outhaul_core::transaction::answer`] of None. A tombstone may stand there; asking again finds it.
+    async fn judge(&self, transaction: &str) -> StoreResult<Finding>;
+
+    /// The broker has confirmed these: `committed` becomes `ended`, and the content goes. Others are left as they are.
+    /// One short transaction. Returns how many changed.
+    ///
+    /// # Errors
+    /// Any; either all are ended or none. Safe to repeat.
+    async fn end_transactions(&self, ended: &[EndedTransaction]) -> StoreResult<u64>;
+
+    /// Looks for transactions that committed and were not ended: those that were not seen before are marked as seen, those
+    /// that were seen long enough ago go into the outbox table, each in a transaction of its own in which its row
+    /// becomes `sent`. Rows that others hold are passed over. Any number of relays may do it at once.
+    ///
+    /// # Errors
+    /// Any; each transaction by itself went or did not.
+    async fn fall_back(&self, wanted: &FallBack) -> StoreResult<FellBack>;
+
+    /// Deletes rows that have been ended, sent or rolled back for longer than this, at most `limit`; never a committed
+    /// one. Returns how many.
+    ///
+    /// # Errors
+    /// Any.
+    async fn prune_transactions(&self, retention_ms: u64, limit: u32) -> StoreResult<u64>;
+
+    /// Transactions whose own id, or whose message's, is this one. There is no index on the message's.
+    ///
+    /// # Errors
+    /// Any; nothing has changed.
+    async fn find_transactions(&self, id: &str) -> StoreResult<Vec<TransactionRecord>>;
 
     /// Closes all connections. Later calls fail.
     async fn close(&self);

@@ -9,6 +9,8 @@ use crate::store::{SCHEMA_LEVEL, SCHEMA_VERSION, StoreResult, Upgrade};
 
 /// The row of the meta table that names the level. Tables without it are of the first.
 pub(crate) const LEVEL: &str = "schema_level";
+/// The row of the meta table that names this outbox to others.
+pub(crate) const ORIGIN: &str = "origin";
 /// The row of the meta table that is there while the number of shards is changed, and says to which.
 pub(crate) const RESHARD: &str = "reshard";
 
@@ -217,7 +219,7 @@ pub(crate) struct Addition {
     pub(crate) sql: Vec<String>,
 }
 
-/// What the second level has added, for a database that says each in its own way.
+/// What the second level and the third have added, for a database that says each in its own way.
 pub(crate) fn additions(sql: impl Fn(&'static str, Part) -> Vec<String>) -> Vec<Addition> {
     let all = [
         ("outbox_act", Part::Table),
@@ -226,18 +228,21 @@ pub(crate) fn additions(sql: impl Fn(&'static str, Part) -> Vec<String>) -> Vec<
         ("outbox_instance", Part::Column("config")),
         ("outbox_parked", Part::Index("by_key")),
         ("outbox_parked", Part::Index("by_reason")),
+        ("outbox_transaction", Part::Table),
+        ("outbox_transaction", Part::Index("by_state")),
     ];
     all.map(|(table, part)| Addition { table, part, sql: sql(table, part) }).into()
 }
 
-/// What is left to do: the additions that are missing, and last the row that says that none is.
+/// What is left to do: the additions that are missing, the row that names the outbox, and last the row that says that
+/// nothing is.
 ///
 /// # Errors
 /// `WrongSchema`: the tables are of a later version. `Resharding`.
 pub(crate) fn left_to_do(
     meta: &Meta,
     missing: Vec<Addition>,
-    level_row: String,
+    [origin_row, level_row]: [String; 2],
     grants: Vec<String>,
 ) -> StoreResult<Upgrade> {
     meta.version()?;
@@ -247,6 +252,7 @@ pub(crate) fn left_to_do(
         return Ok(Upgrade { from, to, ..Upgrade::default() });
     }
     let mut statements: Vec<String> = missing.into_iter().flat_map(|a| a.sql).collect();
+    statements.extend(meta.value(ORIGIN).is_none().then_some(origin_row));
     statements.push(level_row);
     Ok(Upgrade { from, to, statements, grants })
 }
@@ -264,23 +270,24 @@ mod tests {
         let rows = |version, level| {
             meta(&[("schema_version", version), ("schema_level", level), ("shards", "4"), ("mode", "move")])
         };
-        assert_eq!(rows("1", "2").check(None).unwrap().shards, 4);
-        assert_eq!(rows("1", "3").check(Some(4)).unwrap().shards, 4, "a later level only adds");
+        assert_eq!(rows("1", "3").check(None).unwrap().shards, 4);
+        assert_eq!(rows("1", "4").check(Some(4)).unwrap().shards, 4, "a later level only adds");
         let kind = |meta: Meta| meta.check(None).unwrap_err().kind;
         assert_eq!(kind(rows("1", "1")), StoreErrorKind::Outdated);
+        assert_eq!(kind(rows("1", "2")), StoreErrorKind::Outdated);
         assert_eq!(kind(meta(&[("schema_version", "1"), ("shards", "4"), ("mode", "move")])), StoreErrorKind::Outdated);
         for version in ["2", "0", "x"] {
-            assert_eq!(kind(rows(version, "2")), StoreErrorKind::WrongSchema, "{version}");
+            assert_eq!(kind(rows(version, "3")), StoreErrorKind::WrongSchema, "{version}");
         }
         assert_eq!(kind(meta(&[])), StoreErrorKind::NotInitialised);
-        assert_eq!(rows("1", "2").check(Some(5)).unwrap_err().kind, StoreErrorKind::WrongSchema);
+        assert_eq!(rows("1", "3").check(Some(5)).unwrap_err().kind, StoreErrorKind::WrongSchema);
     }
 
     #[test]
     fn a_change_of_shards_that_was_broken_off_is_told() {
         let meta = meta(&[
             ("schema_version", "none"),
-            ("schema_level", "2"),
+            ("schema_level", "3"),
             ("shards", "4"),
             ("mode", "move"),
             ("reshard", "16"),

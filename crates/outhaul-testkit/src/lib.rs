@@ -10,3 +10,4 @@ pub mod simulator;
 pub mod sink_suite;
 #[cfg(feature = "servers")]
 pub mod store_suite;
+pub mod transaction_model;

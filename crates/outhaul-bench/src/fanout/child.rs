@@ -106,6 +106,7 @@ async fn outhaul(url: String, sinks: Vec<(String, Arc<dyn Sink>)>, mut ends: wat
         until_empty: false,
         shutdown_limit_ms: 30_000,
         maintenance: None,
+        transactions: None,
     };
     if let Err(e) = outhaul_relay::run(vec![outbox], stop).await {
         eprintln!("relay: {e}");

@@ -9,7 +9,8 @@ use outhaul_core::message::Message;
 use outhaul_core::parked::ParkedEntry;
 use outhaul_core::receipt::{LaneState, Receipt};
 use outhaul_core::route::matches;
-use outhaul_store::{ActRecord, ActsWanted, Store, StoreError};
+use outhaul_core::transaction::TransactionState;
+use outhaul_store::{ActRecord, ActsWanted, Store, StoreError, TransactionRecord};
 use serde::Serialize;
 use serde_json::json;
 
@@ -68,7 +69,20 @@ pub async fn run(a: &Audit, json: bool) -> Outcome {
         let store = open(outbox).await?;
         let reports = Box::pin(reports(&store, a, &config)).await.map_err(|e| of_outbox(e.into(), outbox));
         let acts = store.acts(&ActsWanted::MessageId(a.id.clone())).await.map_err(|e| of_outbox(e.into(), outbox));
+        // There is no index on the message's id: what the outbox has is not looked for there too.
+        let transactions = match &reports {
+            Ok(reports) if reports.is_empty() => store.find_transactions(&a.id).await,
+            _ => Ok(vec![]),
+        };
         store.close().await;
+        for record in transactions.map_err(|e| of_outbox(e.into(), outbox))? {
+            found += 1;
+            if json {
+                output::json(&of_transaction(&record))?;
+            } else {
+                output::line(transaction_sentence(&record))?;
+            }
+        }
         for act in joined(acts?).into_iter().filter(|act| act.verb == Verb::Cancel.as_str()) {
             cancelled += 1;
             if json {
@@ -94,6 +108,43 @@ pub async fn run(a: &Audit, json: bool) -> Outcome {
         tracing::warn!(found, "several messages have this id");
     }
     Ok(if dead { Exit::Attention } else { Exit::Fine })
+}
+
+fn of_transaction(r: &TransactionRecord) -> serde_json::Value {
+    json!({
+        "id": r.message,
+        "transaction": r.transaction,
+        "topic": r.topic,
+        "state": r.state.name(),
+        "created_at": format_us(r.created_at_us),
+        "since": r.since_us.map(format_us),
+        "receipt": r.receipt,
+    })
+}
+
+fn transaction_sentence(r: &TransactionRecord) -> String {
+    let (id, at) = (&r.message, format_us(r.created_at_us));
+    let since = r.since_us.map_or_else(|| "not yet".to_owned(), format_us);
+    let topic = r.topic.as_deref().unwrap_or_default();
+    let receipt = r.receipt.as_deref().unwrap_or("unknown");
+    match r.state {
+        TransactionState::Committed => format!(
+            "{id} is a transactional message for {topic} whose transaction began on {at} and has committed; no broker has confirmed              it; first seen by a relay: {since}"
+        ),
+        TransactionState::Ended => {
+            format!(
+                "{id} is a transactional message for {topic}; its broker has confirmed it on {since} (half at {receipt})"
+            )
+        }
+        TransactionState::Sent => {
+            format!(
+                "{id} is a transactional message for {topic} that went out by the outbox on {since}; the log there is pruned"
+            )
+        }
+        TransactionState::RolledBack => {
+            format!("{id} is a transaction that can never commit: a check-back came before its row, on {at}")
+        }
+    }
 }
 
 async fn reports(store: &Arc<dyn Store>, a: &Audit, config: &Config) -> Result<Vec<Report>, StoreError> {

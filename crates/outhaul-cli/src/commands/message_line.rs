@@ -6,8 +6,9 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use outhaul_core::message::parse_headers;
+use outhaul_core::outbox::{HEADERS_MAX_BYTES, ID_MAX_BYTES, KEY_MAX_BYTES, TOPIC_MAX_BYTES};
 use outhaul_sink::settings::suggest;
-use outhaul_store::{HEADERS_MAX_BYTES, NewRow};
+use outhaul_store::NewRow;
 use serde_json::value::RawValue;
 
 use crate::timestamp;
@@ -65,7 +66,7 @@ pub fn read(line: &[u8], limit_bytes: u64) -> Result<Option<NewRow>, String> {
         }
         Ok(Some(text))
     };
-    let (id, topic, key) = (short("id", 64)?, short("topic", 255)?, short("key", 255)?);
+    let (id, topic, key) = (short("id", ID_MAX_BYTES)?, short("topic", TOPIC_MAX_BYTES)?, short("key", KEY_MAX_BYTES)?);
     let headers = fields.remove("headers").map(RawValue::get).filter(|h| *h != "null");
     if let Some(headers) = headers {
         if headers.len() as u64 > HEADERS_MAX_BYTES {

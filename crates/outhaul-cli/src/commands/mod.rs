@@ -4,6 +4,7 @@ mod act;
 mod acts;
 mod audit;
 mod cancel;
+mod checkback;
 #[cfg(feature = "sqlite")]
 mod demo;
 mod enqueue;
@@ -49,6 +50,7 @@ pub async fn run(arguments: &Arguments) -> Outcome {
         Command::Pause(a) => pause::run(a, Verb::Pause, json).await,
         Command::Resume(a) => pause::run(a, Verb::Resume, json).await,
         Command::Cancel(a) => cancel::run(a, json).await,
+        Command::Checkback(a) => Box::pin(checkback::run(a, json)).await,
         Command::Replay(a) => Box::pin(replay::run(a, json)).await,
         Command::Acts(a) => acts::run(a, json).await,
         Command::Prune(a) => prune::run(a, json).await,

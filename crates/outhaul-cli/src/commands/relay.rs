@@ -159,6 +159,7 @@ async fn one(
         until_empty,
         shutdown_limit_ms: relay.shutdown_limit_ms,
         maintenance,
+        transactions: outbox.transactions.clone(),
     };
     let report = Box::pin(outhaul_relay::run(vec![engine], stop.clone())).await.map_err(failure)?;
     Ok(report.outboxes.into_iter().flat_map(|(name, all)| all.into_iter().map(move |d| (name.clone(), d))).collect())
@@ -225,19 +226,19 @@ pub(super) fn watch_signals(stop: Stop, told: Arc<watch::Sender<bool>>) -> Resul
 }
 
 #[cfg(unix)]
-struct Signals {
+pub(super) struct Signals {
     terminate: tokio::signal::unix::Signal,
     interrupt: tokio::signal::unix::Signal,
 }
 
 #[cfg(unix)]
 impl Signals {
-    fn new() -> std::io::Result<Self> {
+    pub(super) fn new() -> std::io::Result<Self> {
         use tokio::signal::unix::{SignalKind, signal};
         Ok(Self { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? })
     }
 
-    async fn next(&mut self) -> &'static str {
+    pub(super) async fn next(&mut self) -> &'static str {
         tokio::select! {
             _ = self.terminate.recv() => "SIGTERM",
             _ = self.interrupt.recv() => "SIGINT",
@@ -246,15 +247,15 @@ impl Signals {
 }
 
 #[cfg(not(unix))]
-struct Signals;
+pub(super) struct Signals;
 
 #[cfg(not(unix))]
 impl Signals {
-    fn new() -> std::io::Result<Self> {
+    pub(super) fn new() -> std::io::Result<Self> {
         Ok(Self)
     }
 
-    async fn next(&mut self) -> &'static str {
+    pub(super) async fn next(&mut self) -> &'static str {
         if tokio::signal::ctrl_c().await.is_err() {
             std::future::pending::<()>().await;
         }

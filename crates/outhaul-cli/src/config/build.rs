@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use outhaul_core::config::{LaneLimits, Settings};
 use outhaul_core::destination::MAX_DESTINATIONS;
 use outhaul_core::receipt::AckLevel;
+use outhaul_relay::Transactions;
 use outhaul_sink::settings::suggest;
 use outhaul_sink::{SinkCode, registry};
 use outhaul_store::{ColumnNames, StoreOptions, Tls};
@@ -152,7 +153,12 @@ fn outboxes(tables: &[Table], p: &mut Problems) -> Vec<Outbox> {
             ca_file: t.text("tls.ca_file", p).map(Into::into),
             insecure: t.switch("tls.insecure", p),
         };
-        outboxes.push(Outbox { name, store });
+        let transactions = t.switch("transactions.fallback", p).then(|| Transactions {
+            fallback_after: ms("transactions.fallback_after", p),
+            retention: ms("transactions.retention", p),
+            ..Transactions::default()
+        });
+        outboxes.push(Outbox { name, store, transactions });
     }
     outboxes
 }

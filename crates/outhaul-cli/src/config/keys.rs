@@ -251,6 +251,24 @@ const OUTBOX: &[Key] = &[
         Means("as the preset says"),
         "Name of the `available_at` column. `none`: no scheduled messages.",
     ),
+    key(
+        "transactions.fallback",
+        Switch,
+        Default("true"),
+        "Whether transactional messages that the broker has not confirmed go out by this outbox; see transactions.md.",
+    ),
+    key(
+        "transactions.fallback_after",
+        Span(1_000),
+        Default("2m"),
+        "How long after a relay first saw the committed row. Longer than ending a transaction takes when nothing goes wrong.",
+    ),
+    key(
+        "transactions.retention",
+        Span(60_000),
+        Default("7d"),
+        "Rows of transactions that have ended go after this time. Longer than the `fileReservedTime` of every broker: until then it may ask.",
+    ),
 ];
 
 /// Keys of every destination, whatever its kind.

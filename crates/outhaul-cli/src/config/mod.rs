@@ -23,6 +23,7 @@ use outhaul_core::config::{LaneLimits, Settings};
 use outhaul_core::destination::DestinationIndex;
 use outhaul_core::receipt::AckLevel;
 use outhaul_core::route::{Route, Routes};
+use outhaul_relay::Transactions;
 use outhaul_sink::{Rewrite, Sink, SinkError};
 use outhaul_store::StoreOptions;
 
@@ -103,6 +104,8 @@ pub struct Outbox {
     pub name: String,
     /// How it is opened.
     pub store: StoreOptions,
+    /// What becomes of transactional messages that the broker does not deliver. None: nothing.
+    pub transactions: Option<Transactions>,
 }
 
 /// `[[destination]]`.

@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
+#[cfg(all(feature = "mysql", feature = "sqlite"))]
+mod checkback;
 mod command_line;
 mod enqueue;
 mod export;

@@ -191,6 +191,7 @@ fn relay_process() {
             until_empty: false,
             shutdown_limit_ms: 20_000,
             maintenance: None,
+            transactions: None,
         };
         if let Err(e) = outhaul_relay::run(vec![outbox], stop).await {
             eprintln!("relay: {e}");

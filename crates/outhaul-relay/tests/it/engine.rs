@@ -6,7 +6,7 @@ use std::time::Duration;
 use outhaul_core::config::{LaneLimits, Settings};
 use outhaul_core::destination::DestinationIndex;
 use outhaul_core::route::{Route, Routes};
-use outhaul_relay::{Destination, Maintenance, Outbox, RelayError, Report, Stop};
+use outhaul_relay::{Destination, Maintenance, Outbox, RelayError, Report, Stop, Transactions};
 use outhaul_sink::Sink;
 use outhaul_store::{InitPlan, ShardStatus, Store, StoreOptions};
 use outhaul_testkit::scripted::ScriptedSink;
@@ -27,6 +27,7 @@ pub struct Bench {
     /// Whether relays end by themselves once all is settled.
     pub until_empty: bool,
     pub maintenance: Option<Maintenance>,
+    pub transactions: Option<Transactions>,
     owners: usize,
 }
 
@@ -60,7 +61,17 @@ impl Bench {
             breaker_backoff_ms: (20, 200),
             ..LaneLimits::default()
         };
-        Self { database, options, store, settings, limits, until_empty: false, maintenance: None, owners: 0 }
+        Self {
+            database,
+            options,
+            store,
+            settings,
+            limits,
+            until_empty: false,
+            maintenance: None,
+            transactions: None,
+            owners: 0,
+        }
     }
 
     /// Starts a relay that sends everything to all these destinations, named `d0`, `d1`, …
@@ -96,6 +107,7 @@ impl Bench {
             until_empty: self.until_empty,
             shutdown_limit_ms: 20_000,
             maintenance: self.maintenance.clone(),
+            transactions: self.transactions.clone(),
         };
         let stop = Stop::new();
         Running { task: tokio::spawn(outhaul_relay::run(vec![outbox], stop.clone())), stop }

@@ -365,7 +365,10 @@ impl RocketMqConfig {
     }
 
     /// Settings of the client. Reads the files of TLS.
-    pub(super) fn client_options(&self) -> Result<ClientOptions, SinkError> {
+    ///
+    /// # Errors
+    /// [`SinkCode::Settings`], [`SinkCode::RocketMqTls`].
+    pub fn client_options(&self) -> Result<ClientOptions, SinkError> {
         let unusable = |what: String| SinkError::of(SinkCode::RocketMqTls, what);
         let mut options = ClientOptions::new(&self.namesrv.join(","))
             .map_err(|e| SinkError::of(SinkCode::Settings, format!("`namesrv`: {e}")))?

@@ -17,6 +17,7 @@ use rocketmq_remoting::message::{MAX_PROPERTIES_BYTES, Message, MessageError, is
 use serde_json::{Map, Value};
 
 use super::broker::Facts;
+use super::half::{ORIGIN, TRANSACTION};
 use crate::codes::SinkCode;
 
 pub(super) const ID: &str = "outhaul-id";
@@ -25,7 +26,8 @@ pub(super) const POSITION: &str = "outhaul-position";
 /// What cannot be a property: `{"id"?, "key"?, "headers"?: {…}}`.
 pub(super) const JSON: &str = "outhaul-json";
 
-/// The id that consumers see: a UUID in its canonical form without its dashes, in capitals; of any other id a hash.
+/// The id that consumers see: a UUID in its canonical form without its dashes, in capitals; one that looks like that, as
+/// Java's unique keys do, as it is; of any other id a hash.
 pub(super) fn unique_key(id: &str) -> String {
     let dash = |at: usize| matches!(at, 8 | 13 | 18 | 23);
     let canonical = id.len() == 36
@@ -33,7 +35,10 @@ pub(super) fn unique_key(id: &str) -> String {
             .bytes()
             .enumerate()
             .all(|(at, b)| if dash(at) { b == b'-' } else { matches!(b, b'0'..=b'9' | b'a'..=b'f') });
-    if canonical {
+    let unique = id.len() == 32 && id.bytes().all(|b| matches!(b, b'0'..=b'9' | b'A'..=b'F'));
+    if unique {
+        id.to_owned()
+    } else if canonical {
         id.chars().filter(|c| *c != '-').map(|c| c.to_ascii_uppercase()).collect()
     } else {
         format!("{:032X}", xxhash_rust::xxh3::xxh3_128(id.as_bytes()))
@@ -76,6 +81,15 @@ struct Delay {
 /// # Errors
 /// Why RocketMQ would not take it, or not keep all of it.
 pub(super) fn seal(from: &OutboxMessage, topic: &str, tag: &str, broker: &Facts) -> Result<Message, Reason> {
+    let message = unplaced(from, topic, tag, broker)?;
+    let place = format!("{}:{}", from.shard, from.position);
+    let message = message.with_property(POSITION, &place).map_err(|e| refused(&e))?;
+    check_size(&message, broker)?;
+    Ok(message)
+}
+
+/// The message without a place in the log.
+pub(super) fn unplaced(from: &OutboxMessage, topic: &str, tag: &str, broker: &Facts) -> Result<Message, Reason> {
     if let Some(defect) = &from.defect {
         return Err(Reason::new(SinkCode::MessageDefect.code(), defect.to_string()));
     }
@@ -89,9 +103,6 @@ pub(super) fn seal(from: &OutboxMessage, topic: &str, tag: &str, broker: &Facts)
     if let Some(key) = key {
         message = put(message, KEY, key, "key", &mut left_over)?;
     }
-    let place = format!("{}:{}", from.shard, from.position);
-    message = message.with_property(POSITION, &place).map_err(|e| refused(&e))?;
-
     let (mut delay, mut tagged, mut odd_headers) = (Delay::default(), false, Map::new());
     for (name, value) in from.header_pairs() {
         match name.as_str() {
@@ -107,7 +118,7 @@ pub(super) fn seal(from: &OutboxMessage, topic: &str, tag: &str, broker: &Facts)
                 let created_ms = u64::try_from(from.created_at_us / 1_000).unwrap_or_default();
                 delay.at_ms = Some(timer(&name, &value, created_ms, broker)?);
             }
-            ID | KEY | POSITION | JSON => drop(odd_headers.insert(name, Value::String(value))),
+            ID | KEY | POSITION | JSON | TRANSACTION | ORIGIN => drop(odd_headers.insert(name, Value::String(value))),
             _ if !fits(&name, &value) => drop(odd_headers.insert(name, Value::String(value))),
             _ => message = message.with_property(&name, &value).map_err(|e| refused(&e))?,
         }
@@ -122,9 +133,7 @@ pub(super) fn seal(from: &OutboxMessage, topic: &str, tag: &str, broker: &Facts)
         let text = Value::Object(left_over).to_string();
         message = message.with_property(JSON, &text).map_err(|e| refused(&e))?;
     }
-    message = delayed(message, &delay)?;
-    check_size(&message, broker)?;
-    Ok(message)
+    delayed(message, &delay)
 }
 
 /// Whether a header can be a property as it is.
@@ -198,7 +207,7 @@ fn timer(name: &str, value: &str, from_ms: u64, broker: &Facts) -> Result<u64, R
     Ok(at_ms)
 }
 
-fn check_size(message: &Message, broker: &Facts) -> Result<(), Reason> {
+pub(super) fn check_size(message: &Message, broker: &Facts) -> Result<(), Reason> {
     message.check_size(broker.max_message_bytes).map_err(|error| match error {
         MessageError::BodyTooLarge { bytes, .. } => too_large(bytes, broker),
         error => refused(&error),

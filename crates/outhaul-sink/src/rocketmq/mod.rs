@@ -13,6 +13,7 @@
 //! | `outcome`, `place` | from answers to outcomes, and the detail of a receipt |
 //! | `verify`, `barrier` | what a broker forgot, and what it has flushed |
 //! | `examine` | what `outhaul validate` prints |
+//! | `half` | the half message of a transactional one |
 //!
 //! Order: a key has one slot, and in a topic one queue, so its messages go one request after the other. Several slots
 //! may have a request under way to one queue: they hold different keys.
@@ -29,6 +30,7 @@ pub mod config;
 mod deliver;
 mod envelope;
 mod examine;
+mod half;
 mod outcome;
 mod place;
 mod plan;
@@ -39,4 +41,5 @@ mod verify;
 mod window;
 
 pub use config::{OnMissingBroker, OnWeakAck, RocketMqConfig};
+pub use half::{ORIGIN, TRANSACTION, half_message};
 pub use sink::RocketMqSink;

@@ -1,7 +1,8 @@
 //! MariaDB 10.6 and later, MySQL 8.0.13 and later: one code. What differs is asked of the server when a connection is
 //! made, and named in `server`.
 //!
-//! Seven connections, each opened when it is needed first: poll, rescan, checkpoint, lease, log, scheduled rows, and everything else. A
+//! Seven connections, each opened when it is needed first: poll, rescan, checkpoint, lease, log, scheduled rows, and
+//! everything else; and some for what brokers ask about transactions, where they do. A
 //! session is READ COMMITTED, in UTC, with limits of its own, whatever the server's defaults are; reads are autocommit
 //! statements, and nothing of a call is left in the session behind it. See `link`.
 
@@ -24,6 +25,7 @@ mod resolved;
 mod schema;
 mod server;
 mod statement;
+mod transaction;
 mod upgrade;
 mod values;
 
@@ -39,6 +41,7 @@ use outhaul_core::parked::ParkedEntry;
 use outhaul_core::receipt::ReceiptRow;
 use outhaul_core::runs::Run;
 use outhaul_core::schedule::Upcoming;
+use outhaul_core::transaction::Finding;
 
 use self::catalogue::Layout;
 pub use self::inbox::MySqlInbox;
@@ -54,6 +57,7 @@ use crate::store::{
     Found, InstanceStatus, LeaseRound, NewRow, NumberedReceipts, Prunable, PruneRequest, Pruned, ReadRequest, ReadRows,
     Recovery, Resharded, SchemaInfo, ShardStatus, Store, StoreResult, StoredChunk, StoredParked, Upgrade,
 };
+use crate::transaction::{EndedTransaction, FallBack, FellBack, TransactionRecord};
 
 /// A store in MySQL or MariaDB.
 pub struct MySqlStore {
@@ -66,6 +70,7 @@ pub struct MySqlStore {
     log: Slot,
     schedule: Slot,
     other: Slot,
+    transactions: transaction::Slots,
     layout: Mutex<Option<Arc<Layout>>>,
     marks: Mutex<Marks>,
     /// The last poll found nothing: the next one begins with a cheaper question.
@@ -90,6 +95,7 @@ impl MySqlStore {
             log: Slot::new(),
             schedule: Slot::new(),
             other: Slot::new(),
+            transactions: transaction::Slots::new(),
             layout: Mutex::default(),
             marks: Mutex::default(),
             idle: AtomicBool::new(false),
@@ -276,8 +282,34 @@ impl Store for MySqlStore {
         self.checked(self.cancel_rows(request).await).map_err(|e| e.while_doing("cancelling a message"))
     }
 
+    async fn origin(&self) -> StoreResult<String> {
+        self.own_origin().await.map_err(|e| e.while_doing("reading the name of the outbox"))
+    }
+
+    async fn judge(&self, transaction: &str) -> StoreResult<Finding> {
+        self.judged(transaction).await.map_err(|e| e.while_doing("judging a transaction"))
+    }
+
+    async fn end_transactions(&self, ended: &[EndedTransaction]) -> StoreResult<u64> {
+        self.transactions_ended(ended).await.map_err(|e| e.while_doing("ending transactions"))
+    }
+
+    async fn fall_back(&self, wanted: &FallBack) -> StoreResult<FellBack> {
+        let fell = self.checked(self.fallen_back(wanted).await);
+        fell.map_err(|e| e.while_doing("looking for transactions that were not ended"))
+    }
+
+    async fn prune_transactions(&self, retention_ms: u64, limit: u32) -> StoreResult<u64> {
+        self.old_transactions_gone(retention_ms, limit).await.map_err(|e| e.while_doing("pruning transactions"))
+    }
+
+    async fn find_transactions(&self, id: &str) -> StoreResult<Vec<TransactionRecord>> {
+        self.transactions_of(id).await.map_err(|e| e.while_doing("looking for a transaction"))
+    }
+
     async fn close(&self) {
         self.dialer.close();
+        self.transactions.clear().await;
         for slot in [&self.poll, &self.rescan, &self.checkpoint, &self.lease, &self.log, &self.schedule, &self.other] {
             slot.clear().await;
         }

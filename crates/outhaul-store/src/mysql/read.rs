@@ -9,6 +9,7 @@ use std::sync::atomic::Ordering;
 
 use mysql_async::Row as Columns;
 use outhaul_core::message::{Seq, ShardId};
+use outhaul_core::outbox::packet_limits;
 use outhaul_core::runs::Run;
 use outhaul_core::schedule::{Scheduled, Upcoming};
 
@@ -276,10 +277,10 @@ impl MySqlStore {
     ) -> Result<ReadRows, Failure> {
         let limit = u64::from(request.limit.max(1));
         let packet = link.server.packet_bytes as u64;
-        // A row has to fit into one packet, and so has the chunk that holds it.
+        let (message_bytes, headers_bytes) = packet_limits(packet);
         let row_limits = RowLimits {
-            message_bytes: self.options.max_message_bytes.min(packet / 16 * 13),
-            headers_bytes: HEADERS_MAX_BYTES.min(packet / 8),
+            message_bytes: self.options.max_message_bytes.min(message_bytes),
+            headers_bytes: HEADERS_MAX_BYTES.min(headers_bytes),
         };
         let inline = (request.max_bytes / request.limit.max(1) as usize).max(INLINE_MIN) as u64;
         let sizes =

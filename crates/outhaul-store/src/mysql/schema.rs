@@ -10,7 +10,7 @@ use super::values::{literal, quoted};
 use crate::error::{StoreError, StoreErrorKind};
 use crate::options::{InitPlan, PayloadType, StoreOptions};
 use crate::store::{SCHEMA_LEVEL, SCHEMA_VERSION, StoreResult};
-use crate::version::LEVEL;
+use crate::version::{LEVEL, ORIGIN};
 
 /// The shard number of the lease under which pruning and merging run.
 pub(super) const MAINTENANCE: i32 = -1;
@@ -192,6 +192,23 @@ pub(super) fn relay_tables(options: &StoreOptions) -> Vec<Table> {
             "PRIMARY KEY (shard, destination)",
         ),
         table(
+            "outbox_transaction",
+            "transactional messages: the application inserts, first of all in its transaction",
+            &[
+                ("id", "VARBINARY(64) NOT NULL"),
+                ("message_id", "VARBINARY(64) NULL"),
+                ("topic", "VARCHAR(255) NULL"),
+                ("msg_key", "VARBINARY(255) NULL"),
+                ("headers", "JSON NULL"),
+                ("payload", "LONGBLOB NULL"),
+                ("state", "VARCHAR(16) CHARACTER SET ascii COLLATE ascii_bin NOT NULL DEFAULT 'committed'"),
+                ("receipt", "VARCHAR(255) NULL"),
+                ("created_at", "TIMESTAMP(6) NOT NULL DEFAULT CURRENT_TIMESTAMP(6)"),
+                ("since_at", "DATETIME(6) NULL"),
+            ],
+            "PRIMARY KEY (id),\n  KEY by_state (state, since_at)",
+        ),
+        table(
             "outbox_lease",
             "who owns which shard; shard -1 is maintenance",
             &[
@@ -235,7 +252,7 @@ pub(super) fn lease_rows(options: &StoreOptions, shards: u16) -> String {
 }
 
 /// The rows that the relay expects. What is there already is left as it is.
-fn rows(options: &StoreOptions, plan: &InitPlan) -> [String; 2] {
+fn rows(options: &StoreOptions, plan: &InitPlan) -> [String; 3] {
     let shard_by = if plan.shard_by_key { "key" } else { "topic" };
     [
         lease_rows(options, plan.shards),
@@ -245,7 +262,16 @@ fn rows(options: &StoreOptions, plan: &InitPlan) -> [String; 2] {
             quoted(&options.table("outbox_meta")),
             plan.shards
         ),
+        origin_row(options),
     ]
+}
+
+/// What names this outbox to others, the same for ever.
+pub(super) fn origin_row(options: &StoreOptions) -> String {
+    format!(
+        "INSERT INTO {} (name, value) VALUES ('{ORIGIN}', UUID()) ON DUPLICATE KEY UPDATE name = name",
+        quoted(&options.table("outbox_meta"))
+    )
 }
 
 /// The DDL for a DBA, in order, with the GRANTs as comments in front of the rows: a script may not end in a comment.
@@ -272,6 +298,9 @@ fn grants(options: &StoreOptions) -> String {
         "
 -- The application's user needs this and nothing else:
 --   GRANT INSERT ON {outbox} TO application;
+-- For transactional messages of RocketMQ it needs these too, and so does `outhaul checkback`, which needs nothing else:
+--   GRANT SELECT, INSERT, UPDATE ON {transaction} TO application;
+--   GRANT SELECT ON {meta} TO application;
 -- The relay's user:
 --   GRANT SELECT, INSERT, UPDATE, DELETE ON {outbox} TO relay;
 --   GRANT SELECT, INSERT, DELETE ON {log} TO relay;
@@ -282,7 +311,8 @@ fn grants(options: &StoreOptions) -> String {
 --   GRANT SELECT, INSERT, UPDATE ON {meta} TO relay;
 --   GRANT SELECT, INSERT, UPDATE ON {act} TO relay;
 --   GRANT SELECT, INSERT, DELETE ON {pause} TO relay;
--- (INSERT on {outbox} is for `outhaul enqueue` alone.)
+--   GRANT SELECT, UPDATE, DELETE ON {transaction} TO relay;
+-- (INSERT on {outbox} is for `outhaul enqueue`, and for transactional messages that the broker did not deliver.)
 ",
         log = t("outbox_log"),
         receipt = t("outbox_receipt"),
@@ -292,16 +322,19 @@ fn grants(options: &StoreOptions) -> String {
         meta = t("outbox_meta"),
         act = t("outbox_act"),
         pause = t("outbox_pause"),
+        transaction = t("outbox_transaction"),
     )
 }
 
-/// Rights that the first level did not need: on what the second has added, and to make scheduled rows ordinary ones.
+/// Rights that the first level did not need: on what was added, to make scheduled rows ordinary ones, and to put
+/// transactional messages into the outbox.
 pub(super) fn new_grants(options: &StoreOptions) -> Vec<String> {
     let t = |name: &str| quoted(&options.table(name));
     vec![
-        format!("GRANT UPDATE ON {} TO relay", quoted(&options.outbox())),
+        format!("GRANT INSERT, UPDATE ON {} TO relay", quoted(&options.outbox())),
         format!("GRANT SELECT, INSERT, UPDATE ON {} TO relay", t("outbox_act")),
         format!("GRANT SELECT, INSERT, DELETE ON {} TO relay", t("outbox_pause")),
+        format!("GRANT SELECT, UPDATE, DELETE ON {} TO relay", t("outbox_transaction")),
     ]
 }
 
@@ -335,6 +368,8 @@ pub(super) fn probes(options: &StoreOptions, layout: &Layout) -> Vec<String> {
         update("outbox_act", "state"),
         insert("outbox_pause"),
         delete("outbox_pause"),
+        update("outbox_transaction", "state"),
+        delete("outbox_transaction"),
     ]
 }
 

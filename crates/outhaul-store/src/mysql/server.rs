@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use mysql_async::Row;
+use outhaul_core::outbox::{PACKET_MAX_BYTES, PACKET_RESERVE_BYTES};
 
 use super::values::text;
 use crate::error::{StoreError, StoreErrorKind};
@@ -29,10 +30,8 @@ const VARIABLES: [&str; 16] = [
     "idle_transaction_timeout",
     "max_statement_time",
 ];
-/// Packets are kept this much below the server's limit, bytes: its header, and what the server adds.
-const PACKET_RESERVE: usize = 64;
-/// The largest packet that is sent, bytes, whatever the server would take.
-const PACKET_MAX: usize = 16 << 20;
+const PACKET_RESERVE: usize = PACKET_RESERVE_BYTES as usize;
+const PACKET_MAX: usize = PACKET_MAX_BYTES as usize;
 
 /// A server, as it was when it was connected to.
 #[derive(Debug)]

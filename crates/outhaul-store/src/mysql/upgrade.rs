@@ -97,7 +97,7 @@ impl MySqlStore {
             "INSERT INTO {} (name, value) VALUES ('{LEVEL}', '{SCHEMA_LEVEL}') ON DUPLICATE KEY UPDATE value = '{SCHEMA_LEVEL}'",
             quoted(&table)
         );
-        Ok(left_to_do(&meta, missing, row, schema::new_grants(o)))
+        Ok(left_to_do(&meta, missing, [schema::origin_row(o), row], schema::new_grants(o)))
     }
 
     pub(super) async fn plan_upgrade(&self) -> StoreResult<Upgrade> {

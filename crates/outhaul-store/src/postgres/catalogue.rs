@@ -276,6 +276,7 @@ impl PostgresStore {
             tables.extend(["SELECT", "INSERT", "UPDATE"].map(|right| (t(name), right)));
         }
         tables.extend(["SELECT", "INSERT", "DELETE"].map(|right| (t("outbox_pause"), right)));
+        tables.extend(["SELECT", "UPDATE", "DELETE"].map(|right| (t("outbox_transaction"), right)));
         let (names, rights): (Vec<String>, Vec<&str>) = tables.into_iter().unzip();
         let sql = "SELECT n, r FROM unnest($1::text[], $2::text[]) WITH ORDINALITY t(n, r, place) \
                    WHERE NOT has_table_privilege(to_regclass(n), r) ORDER BY place LIMIT 1";

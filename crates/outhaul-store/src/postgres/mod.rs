@@ -1,6 +1,7 @@
 //! PostgreSQL 12 and later.
 //!
-//! Seven connections, each opened when it is needed first: poll, rescan, checkpoint, lease, log, scheduled rows, and everything else.
+//! Seven connections, each opened when it is needed first: poll, rescan, checkpoint, lease, log, scheduled rows, and
+//! everything else; and some for what brokers ask about transactions, where they do.
 //! Every statement travels in a transaction of its own making that states isolation level, time zone and limits with
 //! `SET LOCAL`, so that a transaction pooler may stand in between and the server's defaults do not matter. See `link`.
 
@@ -21,6 +22,7 @@ mod reshard;
 mod resolved;
 mod schema;
 mod tls;
+mod transaction;
 mod upgrade;
 mod values;
 
@@ -35,6 +37,7 @@ use outhaul_core::parked::ParkedEntry;
 use outhaul_core::receipt::ReceiptRow;
 use outhaul_core::runs::Run;
 use outhaul_core::schedule::Upcoming;
+use outhaul_core::transaction::Finding;
 
 use self::acts::ActsSql;
 use self::catalogue::Layout;
@@ -53,6 +56,7 @@ use crate::store::{
     Found, InstanceStatus, LeaseRound, NewRow, NumberedReceipts, Prunable, PruneRequest, Pruned, ReadRequest, ReadRows,
     Recovery, Resharded, SchemaInfo, ShardStatus, Store, StoreResult, StoredChunk, StoredParked, Upgrade,
 };
+use crate::transaction::{EndedTransaction, FallBack, FellBack, TransactionRecord};
 
 /// A store in PostgreSQL.
 pub struct PostgresStore {
@@ -65,6 +69,7 @@ pub struct PostgresStore {
     log: Slot,
     schedule: Slot,
     other: Slot,
+    transactions: transaction::Slots,
     layout: Mutex<Option<Arc<Layout>>>,
     checkpoint_sql: CheckpointSql,
     acts_sql: ActsSql,
@@ -84,6 +89,7 @@ impl PostgresStore {
         let store = Self {
             checkpoint_sql: CheckpointSql::new(&options),
             acts_sql: ActsSql::new(&options),
+            transactions: transaction::Slots::new(&options)?,
             options,
             dialer,
             poll: Slot::new(),
@@ -279,8 +285,34 @@ impl Store for PostgresStore {
         self.checked(self.cancel_rows(request).await).map_err(|e| e.while_doing("cancelling a message"))
     }
 
+    async fn origin(&self) -> StoreResult<String> {
+        self.own_origin().await.map_err(|e| e.while_doing("reading the name of the outbox"))
+    }
+
+    async fn judge(&self, transaction: &str) -> StoreResult<Finding> {
+        self.judged(transaction).await.map_err(|e| e.while_doing("judging a transaction"))
+    }
+
+    async fn end_transactions(&self, ended: &[EndedTransaction]) -> StoreResult<u64> {
+        self.transactions_ended(ended).await.map_err(|e| e.while_doing("ending transactions"))
+    }
+
+    async fn fall_back(&self, wanted: &FallBack) -> StoreResult<FellBack> {
+        let fell = self.checked(self.fallen_back(wanted).await);
+        fell.map_err(|e| e.while_doing("looking for transactions that were not ended"))
+    }
+
+    async fn prune_transactions(&self, retention_ms: u64, limit: u32) -> StoreResult<u64> {
+        self.old_transactions_gone(retention_ms, limit).await.map_err(|e| e.while_doing("pruning transactions"))
+    }
+
+    async fn find_transactions(&self, id: &str) -> StoreResult<Vec<TransactionRecord>> {
+        self.transactions_of(id).await.map_err(|e| e.while_doing("looking for a transaction"))
+    }
+
     async fn close(&self) {
         self.dialer.close();
+        self.transactions.clear().await;
         for slot in [&self.poll, &self.rescan, &self.checkpoint, &self.lease, &self.log, &self.schedule, &self.other] {
             slot.clear().await;
         }

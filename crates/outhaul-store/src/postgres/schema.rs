@@ -9,7 +9,7 @@ use super::values::{literal, quoted};
 use crate::error::{StoreError, StoreErrorKind};
 use crate::options::{InitPlan, PayloadType, StoreOptions};
 use crate::store::{SCHEMA_LEVEL, SCHEMA_VERSION, StoreResult};
-use crate::version::LEVEL;
+use crate::version::{LEVEL, ORIGIN};
 
 /// The shard number of the lease under which pruning and merging run.
 pub(super) const MAINTENANCE: i16 = -1;
@@ -210,6 +210,23 @@ pub(super) fn tables(options: &StoreOptions, plan: &InitPlan, version: i32) -> V
             &[],
         ),
         table(
+            "outbox_transaction",
+            "transactional messages: the application inserts, first of all in its transaction",
+            "  id varchar(64) COLLATE \"C\" NOT NULL PRIMARY KEY,
+  message_id varchar(64) COLLATE \"C\",
+  topic varchar(255) COLLATE \"C\",
+  msg_key varchar(255) COLLATE \"C\",
+  headers json,
+  payload bytea,
+  state varchar(16) COLLATE \"C\" NOT NULL DEFAULT 'committed',
+  receipt varchar(255),
+  created_at timestamptz(6) NOT NULL DEFAULT clock_timestamp(),
+  since_at timestamptz(6)",
+            "",
+            &[],
+        )
+        .with_index("by_state", "state, since_at"),
+        table(
             "outbox_lease",
             "who owns which shard; shard -1 is maintenance",
             "  shard smallint NOT NULL PRIMARY KEY,
@@ -256,7 +273,7 @@ pub(super) fn lease_rows(options: &StoreOptions, shards: u16) -> String {
     )
 }
 
-fn rows(options: &StoreOptions, plan: &InitPlan) -> [String; 2] {
+fn rows(options: &StoreOptions, plan: &InitPlan) -> [String; 3] {
     let shard_by = if plan.shard_by_key { "key" } else { "topic" };
     [
         lease_rows(options, plan.shards),
@@ -266,7 +283,17 @@ fn rows(options: &StoreOptions, plan: &InitPlan) -> [String; 2] {
             quoted(&options.table("outbox_meta")),
             plan.shards
         ),
+        origin_row(options),
     ]
+}
+
+/// What names this outbox to others, the same for ever.
+pub(super) fn origin_row(options: &StoreOptions) -> String {
+    format!(
+        "INSERT INTO {} (name, value) VALUES ('{ORIGIN}', md5(random()::text || clock_timestamp()::text)::uuid::text) \
+         ON CONFLICT (name) DO NOTHING",
+        quoted(&options.table("outbox_meta"))
+    )
 }
 
 /// The DDL for a DBA, in order, then the GRANTs as comments.
@@ -294,6 +321,9 @@ fn grants(options: &StoreOptions) -> String {
         "
 -- The application's user needs this and nothing else (no right on the sequence of an identity column):
 --   GRANT INSERT ON {outbox} TO application;
+-- For transactional messages of RocketMQ it needs these too, and so does `outhaul checkback`, which needs nothing else:
+--   GRANT SELECT, INSERT, UPDATE ON {transaction} TO application;
+--   GRANT SELECT ON {meta} TO application;
 -- The relay's user:
 --   GRANT SELECT, INSERT, UPDATE, DELETE ON {outbox} TO relay;
 --   GRANT SELECT, INSERT, DELETE ON {log}, {receipt} TO relay;
@@ -302,7 +332,8 @@ fn grants(options: &StoreOptions) -> String {
 --   GRANT SELECT, UPDATE ON {lease} TO relay;
 --   GRANT SELECT, INSERT, UPDATE ON {meta}, {act} TO relay;
 --   GRANT SELECT, INSERT, DELETE ON {pause} TO relay;
--- (INSERT on {outbox} is for `outhaul enqueue` alone.)
+--   GRANT SELECT, UPDATE, DELETE ON {transaction} TO relay;
+-- (INSERT on {outbox} is for `outhaul enqueue`, and for transactional messages that the broker did not deliver.)
 ",
         log = t("outbox_log"),
         receipt = t("outbox_receipt"),
@@ -312,16 +343,19 @@ fn grants(options: &StoreOptions) -> String {
         meta = t("outbox_meta"),
         act = t("outbox_act"),
         pause = t("outbox_pause"),
+        transaction = t("outbox_transaction"),
     )
 }
 
-/// Rights that the first level did not need: on what the second has added, and to make scheduled rows ordinary ones.
+/// Rights that the first level did not need: on what was added, to make scheduled rows ordinary ones, and to put
+/// transactional messages into the outbox.
 pub(super) fn new_grants(options: &StoreOptions) -> Vec<String> {
     let t = |name: &str| quoted(&options.table(name));
     vec![
-        format!("GRANT UPDATE ON {} TO relay", quoted(&options.outbox())),
+        format!("GRANT INSERT, UPDATE ON {} TO relay", quoted(&options.outbox())),
         format!("GRANT SELECT, INSERT, UPDATE ON {} TO relay", t("outbox_act")),
         format!("GRANT SELECT, INSERT, DELETE ON {} TO relay", t("outbox_pause")),
+        format!("GRANT SELECT, UPDATE, DELETE ON {} TO relay", t("outbox_transaction")),
     ]
 }
 

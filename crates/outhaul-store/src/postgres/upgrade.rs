@@ -87,7 +87,7 @@ impl PostgresStore {
             "INSERT INTO {} (name, value) VALUES ('{LEVEL}', '{SCHEMA_LEVEL}') ON CONFLICT (name) DO UPDATE SET value = excluded.value",
             quoted(&table)
         );
-        left_to_do(&meta, missing, row, schema::new_grants(o))
+        left_to_do(&meta, missing, [schema::origin_row(o), row], schema::new_grants(o))
     }
 
     /// Statement by statement, each a transaction of its own, so that no lock is held longer than its own change takes.

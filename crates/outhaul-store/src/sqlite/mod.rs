@@ -18,6 +18,7 @@ mod read;
 mod refusal;
 mod schema;
 mod session;
+mod transaction;
 mod upgrade;
 
 use std::sync::Arc;
@@ -32,6 +33,7 @@ use outhaul_core::parked::ParkedEntry;
 use outhaul_core::receipt::ReceiptRow;
 use outhaul_core::runs::Run;
 use outhaul_core::schedule::Upcoming;
+use outhaul_core::transaction::Finding;
 
 pub use inbox::SqliteInbox;
 use names::Names;
@@ -48,6 +50,7 @@ use crate::store::{
     ReadRequest, ReadRows, Recovery, Resharded, SchemaInfo, ShardStatus, Store, StoreResult, StoredChunk, StoredParked,
     Upgrade, behind_page,
 };
+use crate::transaction::{EndedTransaction, FallBack, FellBack, TransactionRecord, check_id, refuses_row};
 use crate::version::Patience;
 
 /// The one shard that there is.
@@ -405,6 +408,67 @@ impl Store for SqliteStore {
     async fn cancel(&self, request: &CancelRequest) -> StoreResult<Vec<ActNumber>> {
         let (names, request) = (Arc::clone(&self.names), request.clone());
         self.writer.write(move |tx| acts::cancel(tx, &names, &request)).await
+    }
+
+    async fn origin(&self) -> StoreResult<String> {
+        let names = Arc::clone(&self.names);
+        self.rest.read(move |tx| transaction::origin(tx, &names)).await
+    }
+
+    /// What has committed is seen without the write lock, which an application's open transaction may hold: it is waited
+    /// for as long as for any other write.
+    async fn judge(&self, transaction: &str) -> StoreResult<Finding> {
+        check_id(transaction)?;
+        let (names, id) = (Arc::clone(&self.names), transaction.to_owned());
+        let found = self.rest.read(move |tx| transaction::state(tx, &names, &id)).await?;
+        if let Some(state) = found {
+            return Ok(Finding::Row(state));
+        }
+        let (names, id) = (Arc::clone(&self.names), transaction.to_owned());
+        match self.writer.write(move |tx| transaction::bury(tx, &names, &id)).await {
+            Err(e) if e.kind == StoreErrorKind::Timeout => Ok(Finding::Open),
+            judged => judged,
+        }
+    }
+
+    async fn end_transactions(&self, ended: &[EndedTransaction]) -> StoreResult<u64> {
+        if ended.is_empty() {
+            return Ok(0);
+        }
+        let (names, ended) = (Arc::clone(&self.names), ended.to_vec());
+        self.writer.write(move |tx| transaction::end(tx, &names, &ended)).await
+    }
+
+    async fn fall_back(&self, wanted: &FallBack) -> StoreResult<FellBack> {
+        let (names, asked) = (Arc::clone(&self.names), *wanted);
+        if !self.rest.read(move |tx| transaction::is_any_committed(tx, &names, &asked)).await? {
+            return Ok(FellBack::default());
+        }
+        let (names, asked) = (Arc::clone(&self.names), *wanted);
+        let (mut fell, due) = self.writer.write(move |tx| transaction::see(tx, &names, &asked)).await?;
+        for id in due {
+            let (names, transaction) = (Arc::clone(&self.names), id.clone());
+            match self.writer.write(move |tx| transaction::send(tx, &names, &transaction)).await {
+                Ok(message) => fell.sent.extend(message),
+                Err(e) if !refuses_row(&e) => return Err(e),
+                Err(e) => {
+                    let names = Arc::clone(&self.names);
+                    fell.refused.push((id.clone(), e.message));
+                    self.writer.write(move |tx| transaction::put_off(tx, &names, &id)).await?;
+                }
+            }
+        }
+        Ok(fell)
+    }
+
+    async fn prune_transactions(&self, retention_ms: u64, limit: u32) -> StoreResult<u64> {
+        let names = Arc::clone(&self.names);
+        self.writer.write(move |tx| transaction::prune(tx, &names, retention_ms, limit)).await
+    }
+
+    async fn find_transactions(&self, id: &str) -> StoreResult<Vec<TransactionRecord>> {
+        let (names, id) = (Arc::clone(&self.names), id.to_owned());
+        self.rest.read(move |tx| transaction::find(tx, &names, &id)).await
     }
 
     async fn close(&self) {

@@ -230,7 +230,7 @@ fn insert(tx: &Transaction<'_>, names: &Names, row: &NewRow) -> StoreResult<Stri
     Ok(String::from_utf8_lossy(&id.unwrap_or_default()).into_owned())
 }
 
-fn payload_is_text(connection: &Connection, names: &Names) -> StoreResult<bool> {
+pub(super) fn payload_is_text(connection: &Connection, names: &Names) -> StoreResult<bool> {
     let sql = "SELECT type FROM pragma_table_info(?1) WHERE name = ?2";
     let mut statement = connection.prepare_cached(sql).map_err(refusal)?;
     let asked = params![names.options.outbox(), names.options.columns.payload];

@@ -10,7 +10,7 @@ use crate::error::{StoreError, StoreErrorKind};
 use crate::options::{InitPlan, PayloadType};
 use crate::shards::check_leases;
 use crate::store::{SCHEMA_LEVEL, SCHEMA_VERSION, SchemaInfo, StoreResult};
-use crate::version::{Known, LEVEL, Meta};
+use crate::version::{Known, LEVEL, Meta, ORIGIN};
 
 /// A UUID of version 4 in SQL that every SQLite knows.
 const UUID: &str = "(lower(hex(randomblob(4)) || '-' || hex(randomblob(2)) || '-4' || substr(hex(randomblob(2)), 2) || '-' \
@@ -130,6 +130,23 @@ pub(super) fn tables(names: &Names, plan: &InitPlan) -> Vec<Table> {
             "PRIMARY KEY (destination, shard, position)",
         ),
         Table::new(
+            table("outbox_transaction"),
+            "transactional messages: the application inserts, first of all in its transaction",
+            &[
+                "id TEXT NOT NULL PRIMARY KEY CHECK (length(id) <= 64)",
+                "message_id TEXT CHECK (length(message_id) <= 64)",
+                "topic TEXT CHECK (length(topic) <= 255)",
+                "msg_key TEXT CHECK (length(msg_key) <= 255)",
+                "headers TEXT",
+                "payload BLOB",
+                "state TEXT NOT NULL DEFAULT 'committed'",
+                "receipt TEXT",
+                &format!("created_at INTEGER NOT NULL DEFAULT {NOW_US}"),
+                "since_at INTEGER",
+            ],
+            "",
+        ),
+        Table::new(
             table("outbox_lease"),
             "who owns a shard",
             &[
@@ -210,6 +227,7 @@ pub(super) fn indexes(names: &Names) -> Vec<String> {
         index("outbox_parked", "by_key", "msg_key"),
         index("outbox_parked", "by_reason", "destination, shard, error_code, position, state"),
         index("outbox_act", "by_state", "state, shard, verb"),
+        index("outbox_transaction", "by_state", "state, since_at"),
     ]
 }
 
@@ -228,7 +246,13 @@ fn first_rows(names: &Names, plan: &InitPlan) -> Vec<String> {
     vec![
         format!("INSERT INTO {} (name, value) VALUES {meta} ON CONFLICT (name) DO NOTHING", names.meta),
         format!("INSERT INTO {} (shard) VALUES {} ON CONFLICT (shard) DO NOTHING", names.lease, leases.join(", ")),
+        origin_row(names),
     ]
+}
+
+/// What names this outbox to others, the same for ever.
+pub(super) fn origin_row(names: &Names) -> String {
+    format!("INSERT INTO {} (name, value) VALUES ('{ORIGIN}', {UUID}) ON CONFLICT (name) DO NOTHING", names.meta)
 }
 
 pub(super) fn ddl(names: &Names, plan: &InitPlan) -> String {

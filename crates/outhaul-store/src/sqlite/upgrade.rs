@@ -72,7 +72,7 @@ pub(super) fn plan(connection: &Connection, names: &Names) -> StoreResult<Upgrad
         names.meta
     );
     let additions = additions.into_iter().filter(|_| !there.next().unwrap_or_default()).collect();
-    left_to_do(&meta, additions, row, vec![])
+    left_to_do(&meta, additions, [schema::origin_row(names), row], vec![])
 }
 
 /// All in one transaction.

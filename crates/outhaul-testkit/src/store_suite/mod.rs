@@ -20,6 +20,7 @@ pub mod resolved;
 pub mod scheduled;
 pub mod schema;
 pub mod status_find;
+pub mod transaction;
 pub mod upgrade;
 
 pub use fixture::{AppRow, Fixture, Owner, message_of, shards_of};
@@ -194,6 +195,22 @@ cases! { $
         ids_are_found
         rows_are_enqueued
         enqueueing_is_all_or_nothing
+    }
+    transaction {
+        a_committed_row_is_found
+        a_tombstone_keeps_the_business_out
+        an_open_transaction_is_not_judged
+        many_judges_agree
+        no_answer_is_no_finding
+        transaction_ids_compare_by_bytes
+        what_was_not_ended_goes_into_the_outbox
+        what_was_ended_is_not_sent
+        a_row_that_cannot_go_does_not_keep_others
+        the_payload_takes_the_outbox_type
+        relays_fall_back_side_by_side
+        old_transactions_go
+        transactions_are_found
+        an_outbox_has_a_name
     }
     inbox {
         init_makes_the_tables

@@ -8,3 +8,4 @@
 
 mod deliberate;
 mod scenarios;
+mod transactions;

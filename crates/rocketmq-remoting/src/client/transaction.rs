@@ -159,6 +159,11 @@ impl TransactionalProducer {
     /// Tells all brokers that this member leaves the group, so that they ask others at once. Do it when nothing is
     /// pending any more. Brokers that do not answer within a second find out by themselves.
     pub async fn stop(self) {
+        self.leave().await;
+    }
+
+    /// As [`Self::stop`], for one that others still use: what they began they can end, and it is asked no more.
+    pub async fn leave(&self) {
         self.keeper.abort();
         self.producer.client().inner.groups.remove(self.producer.group());
         let channels: Vec<Channel> = {

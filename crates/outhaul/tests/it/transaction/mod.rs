@@ -1,0 +1,7 @@
+//! Transactional messages, against real brokers that ask after two seconds instead of a minute.
+
+mod fire;
+mod naive;
+mod sending;
+mod stage;
+mod worker;
