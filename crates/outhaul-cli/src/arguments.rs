@@ -107,6 +107,8 @@ pub enum Command {
     Prune(Prune),
     /// Change the number of shards. Relays are stopped and everything is settled; applications go on inserting.
     Reshard(Reshard),
+    /// Print what the consumers of a destination must know: where id and key are, what is promised, SQL to dedupe with.
+    Contract(Contract),
     /// Show what it is for: an order service that is killed again and again, with and without Outhaul. Needs nothing.
     #[cfg(feature = "sqlite")]
     Demo(outhaul_demo::Options),
@@ -160,6 +162,9 @@ pub struct Init {
     /// Bring the tables of the previous version to this one, while its relays go on. With --print: what is missing.
     #[arg(long, conflicts_with_all = ["shards", "payload", "shard_by"])]
     pub upgrade: bool,
+    /// The tables of a consumer instead: `inbox` and `inbox_message`.
+    #[arg(long, conflicts_with_all = ["upgrade", "shards", "payload", "shard_by"])]
+    pub inbox: bool,
     /// Number of shards: how many lanes of work several relays can share. 16 to 64 suits most; `reshard` changes it, while
     /// relays are stopped. SQLite has one.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1024))]
@@ -420,6 +425,19 @@ pub struct Cancel {
     /// Who: it is recorded. Default: the name of the user.
     #[arg(long, value_name = "NAME")]
     pub actor: Option<String>,
+}
+
+/// `contract`.
+#[derive(Debug, Args)]
+pub struct Contract {
+    #[command(flatten)]
+    pub source: Source,
+    /// Name of the destination.
+    #[arg(long, value_name = "NAME")]
+    pub destination: String,
+    /// Name of the consumer in the statements. Default: the destination's.
+    #[arg(long, value_name = "NAME")]
+    pub consumer: Option<String>,
 }
 
 /// `replay`.

@@ -1,6 +1,6 @@
 //! `outhaul init`: the tables, or their DDL.
 
-use outhaul_store::{InitPlan, PayloadType};
+use outhaul_store::{DatabaseKind, InitPlan, PayloadType};
 use serde_json::json;
 
 use super::{chosen, of_outbox, open_as_it_is};
@@ -18,6 +18,12 @@ pub async fn run(a: &Init, json: bool) -> Outcome {
     if a.upgrade {
         for outbox in chosen(&config, a.which.outbox.as_deref())? {
             upgrade(outbox, a.print, json).await?;
+        }
+        return Ok(Exit::Fine);
+    }
+    if a.inbox {
+        for outbox in chosen(&config, a.which.outbox.as_deref())? {
+            inbox(outbox, a.print, json).await.map_err(|e| of_outbox(e, outbox))?;
         }
         return Ok(Exit::Fine);
     }
@@ -61,6 +67,31 @@ pub async fn run(a: &Init, json: bool) -> Outcome {
         store.close().await;
     }
     Ok(Exit::Fine)
+}
+
+/// The tables of a consumer in this database.
+async fn inbox(outbox: &Outbox, print: bool, json: bool) -> Result<(), Failure> {
+    let inbox = outhaul_store::inbox::open(outbox.store.clone(), 1).await?;
+    let tables = ["inbox", "inbox_message"].map(|name| outbox.store.table(name));
+    let (ddl, made) = if print { (inbox.ddl(), Ok(())) } else { (String::new(), inbox.init().await) };
+    inbox.close().await;
+    made?;
+    match (print, json) {
+        (true, true) => output::json(&json!({ "tables": tables, "ddl": ddl })),
+        (true, false) => {
+            let grants = match outbox.store.kind()? {
+                DatabaseKind::Sqlite => vec![],
+                DatabaseKind::MySql | DatabaseKind::Postgres => {
+                    let about = "-- The consumer's user, on each table that it uses; the relay's user on the second:";
+                    let grant = |table| format!("--   GRANT SELECT, INSERT, UPDATE, DELETE ON {table} TO consumer;");
+                    std::iter::once(about.to_owned()).chain(tables.iter().map(grant)).collect()
+                }
+            };
+            output::lines(grants.iter().map(String::as_str).chain(ddl.lines()))
+        }
+        (false, true) => output::json(&json!({ "tables": tables })),
+        (false, false) => output::line(format_args!("tables {} are ready", tables.join(" and "))),
+    }
 }
 
 /// Tables of the previous version.

@@ -5,6 +5,7 @@ mod acts;
 mod audit;
 mod cancel;
 mod checkback;
+mod contract;
 #[cfg(feature = "sqlite")]
 mod demo;
 mod enqueue;
@@ -55,6 +56,7 @@ pub async fn run(arguments: &Arguments) -> Outcome {
         Command::Acts(a) => acts::run(a, json).await,
         Command::Prune(a) => prune::run(a, json).await,
         Command::Reshard(a) => Box::pin(reshard::run(a, json)).await,
+        Command::Contract(a) => contract::run(a, json).await,
         Command::Explain(a) => explain::run(a, json),
         Command::Completions { shell } => completions(*shell),
         Command::Reference => {

@@ -5,6 +5,7 @@
 #[cfg(all(feature = "mysql", feature = "sqlite"))]
 mod checkback;
 mod command_line;
+mod contract;
 mod enqueue;
 mod export;
 mod journey;

@@ -1,0 +1,123 @@
+//! `outhaul contract` and `outhaul init --inbox`: the statements that they print do what they say.
+
+use std::time::Duration;
+
+use outhaul_testkit::servers::{Flavour, Session};
+use serde_json::Value;
+
+use crate::program::{Scene, on_every_database};
+
+on_every_database!(the_printed_statements_apply_once, the_printed_statements_take_turns);
+
+fn database(flavour: Flavour) -> &'static str {
+    match flavour {
+        Flavour::Sqlite => "sqlite",
+        Flavour::MariaDb | Flavour::MySql => "mysql",
+        Flavour::Postgres => "postgres",
+    }
+}
+
+/// A file and a broker: the claim is taken once, by each consumer, and a transaction that is rolled back has not taken it.
+async fn the_printed_statements_apply_once(flavour: Flavour) {
+    let scene = Scene::ready(flavour).await;
+    scene.folder.write(
+        "outhaul.toml",
+        &format!(
+            "[[outbox]]\nurl = \"{}\"\n[[destination]]\nname = \"trail\"\nkind = \"file\"\npath = \"x.jsonl\"\n\
+             [[destination]]\nname = \"mq\"\nkind = \"rocketmq\"\nnamesrv = [\"127.0.0.1:1\"]\non_dead = \"continue\"\n\
+             [[route]]\ntopic = \"order-*\"\nto = [\"trail\"]\n[[route]]\ntopic = \"*\"\nto = [\"mq\"]\nrename = \"all\"\n",
+            scene.url()
+        ),
+    );
+    scene.run(&["init", "--inbox", "--db", scene.url()]).await.expect(0);
+    scene.run(&["init", "--inbox", "--db", scene.url()]).await.expect(0);
+    let printed = scene.run(&["init", "--inbox", "--print", "--db", scene.url()]).await.expect(0).stdout;
+    assert!(printed.contains("inbox_message") && printed.contains("PRIMARY KEY (consumer, id)"), "{printed}");
+    assert_eq!(printed.contains("GRANT"), flavour != Flavour::Sqlite);
+
+    let text = scene.run(&["contract", "--destination", "mq"]).await.expect(0).stdout;
+    for part in ["`outhaul-id`", "`outhaul-key`", "Topics: * as all", "At least once", "INSERT INTO inbox", "go on"] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    let unknown = scene.run(&["contract", "--destination", "other"]).await.expect(2);
+    assert!(unknown.stderr.starts_with("OUT-3009 ") && unknown.stderr.contains("trail"), "{}", unknown.stderr);
+    let mut session = scene.database.session().await;
+    for (destination, more) in [("trail", &[][..]), ("mq", &[]), ("trail", &["--consumer", "it's \\ another"])] {
+        let arguments = [&["contract", "--json", "--destination", destination], more].concat();
+        let page = scene.run(&arguments).await.expect(0).json();
+        let sql = &page["sql"][database(flavour)];
+        assert!(!claims(&mut session, sql, "ROLLBACK").await, "no row yet: the first of {destination}");
+        for copy in [false, true, true] {
+            assert_eq!(claims(&mut session, sql, "COMMIT").await, copy, "{destination}: {page}");
+        }
+    }
+    assert_eq!(scene.database.query_u64("SELECT count(*) FROM inbox").await, 3);
+}
+
+/// Runs what is printed: whether the message had been applied.
+async fn claims(session: &mut Session, sql: &Value, end: &str) -> bool {
+    let statement = |name: &str| sql[name].as_str().unwrap().trim_end_matches(';').replace(":id", "'m1'");
+    session.execute(&statement("begin")).await;
+    let seen = match session.try_execute(&statement("claim")).await {
+        Ok(rows) => rows == 0,
+        Err(error) => {
+            assert!(error.contains("1062"), "{error}");
+            true
+        }
+    };
+    session.execute(if seen { "ROLLBACK" } else { end }).await;
+    seen
+}
+
+/// An inbox: messages are taken in their order, each once, though two workers want the same one.
+async fn the_printed_statements_take_turns(flavour: Flavour) {
+    let (scene, other) = (Scene::ready(flavour).await, Scene::new(flavour).await);
+    scene.folder.write(
+        "outhaul.toml",
+        &format!(
+            "[[outbox]]\nurl = \"{}\"\n[[destination]]\nname = \"points\"\nkind = \"inbox\"\nurl = \"{}\"\n\
+             table_prefix = \"p_\"\nconsumer = \"o'points\"\n[[route]]\ntopic = \"*\"\nto = [\"points\"]\n",
+            scene.url(),
+            other.url()
+        ),
+    );
+    let lines: String =
+        (0..12).map(|n| format!("{{\"id\":\"m{n}\",\"topic\":\"t\",\"key\":\"k\",\"payload\":{n}}}\n")).collect();
+    scene.enqueue(&lines).await.expect(0);
+    scene.run(&["relay", "--until-empty"]).await.expect(0);
+    let page = scene.run(&["contract", "--json", "--destination", "points"]).await.expect(0).json();
+    let sql = page["sql"][database(flavour)].as_object().expect("statements for this database");
+    let statement =
+        |name: &str, id: &str| sql[name].as_str().unwrap().trim_end_matches(';').replace(":id", &format!("'{id}'"));
+    let id_of = |rows: Vec<Vec<Option<String>>>| rows.first().and_then(|row| row[0].clone());
+    let (mut a, mut b) = (other.database.session().await, other.database.session().await);
+    let mut taken = Vec::new();
+    while taken.len() < 12 {
+        a.execute(&statement("begin", "")).await;
+        let id = id_of(a.query(&statement("next", "")).await).expect("a message is left");
+        assert_eq!(a.execute(&statement("mark", &id)).await, 1);
+        if flavour != Flavour::Sqlite {
+            b.execute(&statement("begin", "")).await;
+            assert_eq!(id_of(b.query(&statement("next", "")).await).as_ref(), Some(&id), "the same one");
+            let mark = statement("mark", &id);
+            {
+                let mut waiting = std::pin::pin!(b.execute(&mark));
+                // It waits: nothing says so but that it goes on only after the COMMIT.
+                let early = tokio::time::timeout(Duration::from_millis(50), waiting.as_mut()).await;
+                assert!(early.is_err(), "two workers have marked {id}");
+                a.execute(&statement("commit", "")).await;
+                assert_eq!(waiting.await, 0, "{id} was taken");
+            }
+            b.execute("ROLLBACK").await;
+        } else {
+            a.execute(&statement("commit", "")).await;
+        }
+        taken.push(id);
+    }
+    assert_eq!(taken, (0..12).map(|n| format!("m{n}")).collect::<Vec<_>>());
+    assert!(a.query(&statement("next", "")).await.is_empty());
+    // A copy is not stored again.
+    scene.enqueue("{\"id\":\"m3\",\"topic\":\"t\",\"key\":\"k\",\"payload\":3}\n").await.expect(0);
+    scene.run(&["relay", "--until-empty"]).await.expect(0);
+    assert!(a.query(&statement("next", "")).await.is_empty());
+}
