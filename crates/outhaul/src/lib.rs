@@ -19,6 +19,7 @@
 //!
 //! Drivers are features, none of them on by default: `sqlx-mysql`, `sqlx-postgres`, `sqlx-sqlite`, `tokio-postgres`,
 //! `mysql_async`, `rusqlite` (synchronous: the methods that end in `_blocking`). Another one is a [`Transaction`] away.
+//! With `relay` the application delivers by itself, without a daemon.
 //! Nothing here opens, commits or rolls back a transaction.
 //!
 //! The tables are made by `outhaul init`, those of a consumer by `outhaul init --inbox`.
@@ -30,9 +31,16 @@ mod error;
 mod event;
 mod inbox;
 mod outbox;
+#[cfg(feature = "relay")]
+pub mod relay;
 mod statement;
 #[cfg(feature = "rocketmq")]
 pub mod transaction;
+
+/// The code of docs/application.md compiles.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/application.md")]
+mod application_page {}
 
 pub use driver::{Dialect, Refusal, RefusalKind, Transaction};
 pub use error::Error;

@@ -159,7 +159,7 @@ async fn what_passes_is_said_to_pass(driver: Driver, flavour: Flavour) {
     first.execute(if flavour == Flavour::Sqlite { "BEGIN IMMEDIATE" } else { "BEGIN" }).await;
     first.execute("INSERT INTO inbox (consumer, id) VALUES ('c', 'i')").await;
     let mut client = Client::open(driver, &database).await;
-    let work = Apply { inbox: &Inbox::new(), consumer: "c", id: "i", result: 1 };
+    let work = First;
     let error = match &mut client {
         // Its BEGIN IMMEDIATE would fail before the library is asked.
         Client::Rusqlite(c) => {
@@ -185,7 +185,9 @@ async fn what_passes_is_said_to_pass(driver: Driver, flavour: Flavour) {
     };
     assert_eq!((error.code(), error.is_retryable()), ("OUT-5005", true), "{error:?}");
     first.execute("COMMIT").await;
-    assert_eq!(client.transact(&work, End::Commit).await.unwrap(), Once::Seen(None), "nothing was kept with it");
+    assert!(!client.transact(&work, End::Commit).await.unwrap());
+    let apply = Apply { inbox: &Inbox::new(), consumer: "c", id: "i", result: 1 };
+    assert_eq!(client.transact(&apply, End::Commit).await.unwrap(), Once::Seen(None), "nothing was kept with it");
     if flavour == Flavour::Postgres {
         client.execute("SET default_transaction_isolation = 'repeatable read'").await;
         first.execute("BEGIN").await;
@@ -199,6 +201,21 @@ async fn what_passes_is_said_to_pass(driver: Driver, flavour: Flavour) {
         assert_eq!(second.await.unwrap().unwrap_err().code(), "OUT-5005");
     }
     assert_eq!(database.query_u64("SELECT count(*) FROM effect").await, 0);
+}
+
+/// Asks and does nothing else.
+struct First;
+
+impl Work for First {
+    type Output = bool;
+
+    async fn run<T: Transaction>(&self, tx: &mut T) -> Result<bool, Error> {
+        Inbox::new().first(tx, "c", "i").await
+    }
+
+    fn run_blocking(&self, tx: &rusqlite::Connection) -> Result<bool, Error> {
+        Inbox::new().first_blocking(tx, "c", "i")
+    }
 }
 
 by_each!(another_tables_duplicate_is_no_copy: sqlx_mariadb => (Sqlx, MariaDb), sqlx_mysql => (Sqlx, MySql),

@@ -10,6 +10,7 @@ mod inbox;
 mod kills;
 mod prune;
 mod refusals;
+mod relay;
 mod sessions;
 mod transaction;
 
