@@ -1,6 +1,6 @@
 //! An order service on SQLite, with the relay in the same process: no server, no daemon.
 //!
-//! `cargo run -p outhaul --example orders_rusqlite --features rusqlite,relay -- shop.db events.jsonl`
+//! `cargo run -p outhaul --example orders_rusqlite -- shop.db events.jsonl`
 
 use std::error::Error;
 
@@ -38,7 +38,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
     for user in ["user-7", "user-8", "user-7"] {
         println!("order {} is stored", create_order(&mut connection, &outbox, user)?);
     }
-    // What it has not sent by now is sent after the next start.
+    // A service would wait for its end here. What is not sent by then is sent after the next start.
+    tokio::time::sleep(std::time::Duration::from_secs(1)).await;
     relay.stop().await?;
     Ok(())
 }
