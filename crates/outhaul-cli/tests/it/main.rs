@@ -11,6 +11,7 @@ mod export;
 mod journey;
 mod operate;
 mod program;
+mod recipes;
 mod relay;
 mod replay;
 mod reshard;
