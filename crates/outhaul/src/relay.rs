@@ -154,6 +154,7 @@ impl Relay {
             store: outhaul_store::open(self.options).await?,
             destinations: self.destinations,
             routes,
+            transactions: Some(outhaul_relay::Transactions::default()),
             settings: self.settings,
             // Not that of any other process, nor of an earlier one.
             owner: format!("{}#{}", self.instance, uuid::Uuid::now_v7().simple()),

@@ -70,6 +70,9 @@ fn asked(wanted: &[Run]) -> Asked {
     }
 }
 
+/// Numbers that a statement names one by one, at most. The core asks for 500.
+const POINTS_MAX: u64 = 10_000;
+
 impl Layout {
     /// Whether a row is scheduled: 1 or 0. None: rows cannot be.
     pub(super) fn scheduled(&self) -> Option<String> {
@@ -136,6 +139,17 @@ impl Layout {
             hint = self.by_seq(),
             which = self.which(&asked.ranges, shards),
         )
+    }
+
+    /// The same, where rows are to be locked: a range locks for a moment what lies behind it too, maybe a row of another
+    /// owner, who would pass over it. A number by itself does not.
+    fn which_points(&self, ranges: &[Run], shards: &[ShardId]) -> String {
+        let many = ranges.iter().map(|r| r.last.saturating_sub(r.first).saturating_add(1)).fold(0, u64::saturating_add);
+        if many > POINTS_MAX {
+            return self.which(ranges, shards);
+        }
+        let points: Vec<String> = ranges.iter().flat_map(|r| r.first..=r.last).map(|seq| seq.to_string()).collect();
+        format!("{}{} IN ({})", self.of_shards(shards), self.seq, points.join(", "))
     }
 
     fn which(&self, ranges: &[Run], shards: &[ShardId]) -> String {
@@ -210,7 +224,7 @@ impl MySqlStore {
             seq = layout.seq,
             table = layout.table,
             hint = layout.by_seq(),
-            which = layout.which(&request.ranges, &request.shards),
+            which = layout.which_points(&request.ranges, &request.shards),
         );
         let mut held = self.schedule.take(&self.dialer).await?;
         let result = async {

@@ -46,10 +46,10 @@ impl MySqlStore {
             }
             return Err(error);
         }
-        let moved = run.move_rows(&column, &shard).await?;
+        let moved = run.move_rows(&column, &shard).await.map_err(half_done)?;
         let unguarded = run.guard(&column, shards).await.err();
         let had = meta.value(HAD).and_then(|n| n.parse().ok()).unwrap_or(0).max(before).max(shards);
-        run.finish(shards, Some(&had.to_string())).await?;
+        run.finish(shards, Some(&had.to_string())).await.map_err(half_done)?;
         slot.clear().await;
         self.forget_layout();
         Ok(Resharded { before, after: shards, moved: Some(moved), unguarded })
@@ -77,10 +77,10 @@ impl Run<'_> {
     }
 
     /// A statement that waits for applications. It is tried again, with a rest in which those go on that wait behind it.
-    async fn patiently(&self, sql: String) -> StoreResult<()> {
+    async fn patiently(&self, sql: String) -> StoreResult<Answer> {
         loop {
             match self.sql(sql.clone()).await {
-                Ok(_) => return Ok(()),
+                Ok(answer) => return Ok(answer),
                 Err(e) if self.patience.lasts(&e).await => {}
                 Err(e) => return Err(e),
             }
@@ -225,6 +225,7 @@ impl Run<'_> {
             "ALTER TABLE {table} {dropped}ALTER COLUMN {name} SET DEFAULT ({shard}), ALGORITHM=INPLACE"
         ))
         .await
+        .map(drop)
     }
 
     async fn is_mariadb(&self) -> StoreResult<bool> {
@@ -251,8 +252,8 @@ impl Run<'_> {
             for row in &wrong.rows {
                 points.push(format!("({name} = {} AND {seq} = {})", number::<u64>(row, 0)?, number::<u64>(row, 1)?));
             }
-            moved +=
-                self.sql(format!("UPDATE {table} SET {name} = {shard} WHERE {}", points.join(" OR "))).await?.affected;
+            let update = format!("UPDATE {table} SET {name} = {shard} WHERE {}", points.join(" OR "));
+            moved += self.patiently(update).await?.affected;
         }
     }
 
@@ -271,7 +272,14 @@ impl Run<'_> {
         let (table, check) = (quoted(&o.outbox()), quoted(&format!("{}_shards", o.outbox())));
         self.patiently(format!("ALTER TABLE {table} ADD CONSTRAINT {check} CHECK ({} < {shards})", quoted(column)))
             .await
+            .map(drop)
     }
+}
+
+/// From the new DEFAULT on there is no way but forward: relays stay away until the change has come to its end.
+fn half_done(error: StoreError) -> StoreError {
+    let what = format!("the change of the number of shards was broken off: {} ({})", error.message, error.kind.code());
+    StoreError::new(StoreErrorKind::Resharding, what)
 }
 
 fn same(a: &str, b: &str) -> bool {
