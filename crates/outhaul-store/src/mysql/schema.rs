@@ -298,9 +298,9 @@ fn grants(options: &StoreOptions) -> String {
         "
 -- The application's user needs this and nothing else:
 --   GRANT INSERT ON {outbox} TO application;
--- For transactional messages of RocketMQ it needs these too, and so does `outhaul checkback`, which needs nothing else:
---   GRANT SELECT, INSERT, UPDATE ON {transaction} TO application;
---   GRANT SELECT ON {meta} TO application;
+-- One that sends transactional messages of RocketMQ needs these, and so does `outhaul checkback`, and nothing else:
+--   GRANT SELECT, INSERT, UPDATE ON {transaction} TO transactional;
+--   GRANT SELECT ON {meta} TO transactional;
 -- The relay's user:
 --   GRANT SELECT, INSERT, UPDATE, DELETE ON {outbox} TO relay;
 --   GRANT SELECT, INSERT, DELETE ON {log} TO relay;

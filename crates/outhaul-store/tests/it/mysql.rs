@@ -16,7 +16,7 @@ macro_rules! own_cases {
                 a_server_with_other_ideas packets_may_be_small a_payload_larger_than_a_packet_is_parked
                 weak_settings_are_named a_replica_is_refused a_restarted_server_is_connected_to_anew
             }
-            rights { the_printed_grants_are_enough what_a_user_may_not_do_is_named an_application_only_inserts }
+            rights { the_printed_grants_are_enough what_a_user_may_not_do_is_named an_application_only_inserts a_user_of_transactions_judges_and_ends }
             sessions {
                 a_killed_connection_is_made_anew a_connection_killed_in_its_transaction_wrote_nothing
                 a_late_commit_is_waited_out a_server_that_does_not_answer_is_given_up an_idle_poll_is_one_statement

@@ -2,7 +2,8 @@
 
 use outhaul_core::checkpoint::ShardOutcome;
 use outhaul_core::message::{Position, ShardId};
-use outhaul_store::{NewRow, PruneRequest, StoreErrorKind, StoreOptions};
+use outhaul_core::transaction::Finding;
+use outhaul_store::{EndedTransaction, FallBack, NewRow, PruneRequest, StoreErrorKind, StoreOptions};
 use outhaul_testkit::servers::Flavour;
 use outhaul_testkit::store_suite::{AppRow, Fixture};
 
@@ -43,8 +44,33 @@ pub async fn the_printed_grants_are_enough(flavour: Flavour) {
     let prune = PruneRequest { owner: "p".into(), retention_ms: 0, merge_after_ms: Some(0), step: 100, exported: None };
     assert_eq!(f.store.prune(&prune).await.expect("prune").messages, 31);
     outhaul_testkit::store_suite::acts::whatever_acts_need(&f, &mut owner).await;
+
+    // What fell back, and what is pruned and looked for.
+    let columns = "id, topic, payload";
+    f.database.execute(&format!("INSERT INTO outbox_transaction ({columns}) VALUES ('tx', 't', 'p')")).await;
+    for sent in [0, 1] {
+        let fell = f.store.fall_back(&FallBack { after_ms: 0, limit: 10 }).await.expect("fall_back");
+        assert_eq!(fell.sent.len(), sent, "{fell:?}");
+    }
+    f.store.prune_transactions(0, 10).await.expect("prune_transactions");
+    f.store.find_transactions("tx").await.expect("find_transactions");
     let leave = outhaul_store::LeaseRound { leave: true, ..f.round("one") };
     f.store.lease_round(&leave).await.expect("leave");
+}
+
+/// With the printed grants, and none else, check-backs are answered and transactions are ended.
+pub async fn a_user_of_transactions_judges_and_ends(flavour: Flavour) {
+    let mut f = Fixture::sharded(flavour).await;
+    let url = as_user(&mut f, "transactional").await;
+    let store = outhaul_store::open(StoreOptions { url: url.clone(), ..f.options.clone() }).await.expect("open");
+    store.check_version().await.expect("check_version");
+    store.origin().await.expect("origin");
+    let mut session = outhaul_testkit::servers::Session::open(flavour, &url).await.expect("connect");
+    session.execute("INSERT INTO outbox_transaction (id, topic, payload) VALUES ('tx', 't', 'p')").await;
+    assert_eq!(store.judge("none").await.expect("judge"), Finding::Buried);
+    let ended = EndedTransaction { id: "tx".into(), receipt: "r".into() };
+    assert_eq!(store.end_transactions(&[ended]).await.expect("end"), 1);
+    session.try_query("SELECT * FROM outbox").await.expect_err("no right");
 }
 
 /// A right that is missing is noticed by inspect, before anything is sent.

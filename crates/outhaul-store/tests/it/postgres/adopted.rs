@@ -97,7 +97,7 @@ async fn the_printed_grants_are_enough() {
         ddl.lines().filter_map(|l| l.strip_prefix("--   GRANT ")?.strip_suffix(&end).map(str::to_owned)).collect()
     };
     let (application, relay) = (grants("application"), grants("relay"));
-    assert_eq!((application.len(), relay.len()), (1, 7), "{ddl}");
+    assert_eq!((application.len(), relay.len()), (1, 8), "{ddl}");
     let application: Vec<&str> = application.iter().map(String::as_str).collect();
     let relay: Vec<&str> = relay.iter().map(String::as_str).collect();
 
@@ -125,7 +125,29 @@ async fn the_printed_grants_are_enough() {
     };
     assert!(g.store.prune(&request).await.unwrap().ran);
     outhaul_testkit::store_suite::acts::whatever_acts_need(&g, &mut owner).await;
+
+    // What fell back, and what is pruned and looked for.
+    let columns = "id, topic, payload";
+    g.database.execute(&format!("INSERT INTO outbox_transaction ({columns}) VALUES ('tx', 't', 'p')")).await;
+    for sent in [0, 1] {
+        let fell = g.store.fall_back(&outhaul_store::FallBack { after_ms: 0, limit: 10 }).await.expect("fall_back");
+        assert_eq!(fell.sent.len(), sent, "{fell:?}");
+    }
+    g.store.prune_transactions(0, 10).await.expect("prune_transactions");
+    g.store.find_transactions("tx").await.expect("find_transactions");
     let mut f = g;
+
+    // An application that sends transactional messages, and `outhaul checkback`.
+    let transactional = grants("transactional");
+    let url = f.database.restricted_user(&transactional.iter().map(String::as_str).collect::<Vec<_>>()).await;
+    let mut app = outhaul_testkit::servers::Session::open(Flavour::Postgres, &url).await.unwrap();
+    app.execute("INSERT INTO outbox_transaction (id, topic, payload) VALUES ('tx2', 't', 'p')").await;
+    let store = outhaul_store::open(StoreOptions::new(url)).await.unwrap();
+    store.check_version().await.unwrap();
+    store.origin().await.unwrap();
+    assert_eq!(store.judge("none").await.unwrap(), outhaul_core::transaction::Finding::Buried);
+    let ended = outhaul_store::EndedTransaction { id: "tx2".into(), receipt: "r".into() };
+    assert_eq!(store.end_transactions(&[ended]).await.unwrap(), 1);
 
     // Without one of them, inspect names what is missing.
     for (n, missing) in relay.iter().enumerate() {
