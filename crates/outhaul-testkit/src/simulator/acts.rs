@@ -55,7 +55,7 @@ impl World {
         of(None) || of(Some(destination))
     }
 
-    fn order(
+    pub(super) fn order(
         &mut self,
         shards: &[ShardId],
         verb: Verb,
@@ -83,8 +83,8 @@ impl World {
         }
     }
 
-    fn all_shards(&self) -> Vec<ShardId> {
-        (0..self.limits.shards).map(ShardId).collect()
+    pub(super) fn all_shards(&self) -> Vec<ShardId> {
+        (0..self.db.leases.len() as u16).map(ShardId).collect()
     }
 
     /// A parked row, at random.

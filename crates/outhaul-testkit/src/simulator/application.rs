@@ -38,7 +38,6 @@ pub(super) struct Applications {
     chances: ApplicationChances,
     sinks: SinkChances,
     destinations: u8,
-    shards: u16,
     /// The transaction that holds each key.
     holders: Vec<Option<u64>>,
     open: BTreeMap<u64, Transaction>,
@@ -52,7 +51,7 @@ impl Applications {
         dice: &mut Dice,
         chances: ApplicationChances,
         sinks: SinkChances,
-        (keys, shards, destinations): (usize, u16, u8),
+        (keys, destinations): (usize, u8),
         active_us: u64,
     ) -> Self {
         let left = dice.between(chances.transactions);
@@ -60,7 +59,6 @@ impl Applications {
             chances,
             sinks,
             destinations,
-            shards,
             holders: vec![None; keys],
             open: BTreeMap::new(),
             last: 0,
@@ -74,6 +72,13 @@ impl Applications {
         self.left == 0 && self.open.is_empty()
     }
 
+    /// Some transactions more. Returns the steps that begin them.
+    pub(super) fn goes_on(&mut self, dice: &mut Dice, within_us: u64) -> Vec<(u64, Step)> {
+        let more = dice.between((0, 4));
+        self.left += more;
+        (0..more).map(|_| (dice.between((0, within_us)), Step::Begin)).collect()
+    }
+
     /// The database has rolled everything back.
     pub(super) fn thrown_out(&mut self) {
         self.open.clear();
@@ -84,7 +89,7 @@ impl Applications {
     pub(super) fn write_everywhere(&mut self, now: u64, dice: &mut Dice, db: &mut Database, ledger: &mut Ledger) {
         self.last += 1;
         db.begin(self.last);
-        for shard in 0..self.shards {
+        for shard in 0..db.leases.len() as u16 {
             let row = Row { shard: ShardId(shard), ..self.row(None, now, dice, db, ledger) };
             ledger.insert(row.clone(), None, None, None, None);
             db.insert(self.last, row, None);
@@ -103,6 +108,7 @@ impl Applications {
     ) -> (Vec<(u64, Step)>, String) {
         match step {
             Step::Begin => self.begin(dice, db),
+            Step::Insert(_) | Step::Cancel(_) if db.is_altered_before(&step) => (vec![(2 * MS, step)], String::new()),
             Step::Insert(t) => self.insert(t, now, dice, db, ledger),
             Step::End(t) => (Vec::new(), self.end(t, now, db, ledger)),
             Step::Cancel(number) => {
@@ -205,7 +211,7 @@ impl Applications {
         let unrouted = dice.chance(self.chances.unrouted);
         let mut row = Row {
             seq: db.draw_seq(skip),
-            shard: ShardId((key.unwrap_or(number) % usize::from(self.shards)) as u16),
+            shard: db.shard_of(key, number),
             id: format!("m{number}"),
             topic: TOPICS[if unrouted { 3 } else { dice.place(3) }].to_owned(),
             key: key.map(|k| format!("k{k}")),

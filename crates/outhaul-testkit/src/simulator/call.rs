@@ -248,7 +248,11 @@ impl World {
         let mut delay = if slow { self.dice.between((20 * MS, CALL_LIMIT / 2)) } else { self.way_us() };
         let input = match call {
             Call::Round(round) => {
-                let report = self.db.lease_round(self.now, &round, || true);
+                let (report, refused) = (self.db.lease_round(self.now, &round, || true), self.db.refuses(&round));
+                if refused && self.processes[process].life == Life::Running {
+                    self.ends_by_itself(process);
+                    return Ok(());
+                }
                 Input::Leases(Some(report))
             }
             Call::Recover(shard, epoch) => {

@@ -3,6 +3,7 @@
 mod acts;
 mod checkpoint;
 mod lease;
+mod reshard;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -81,6 +82,16 @@ pub(super) struct Database {
     pub(super) acts: Vec<ActRow>,
     /// What is paused: shard and destination, or all of the shard.
     pub(super) paused: BTreeSet<(ShardId, Option<String>)>,
+    /// By how many shards the column's expression divides.
+    divisor: u16,
+    /// How many shards there are, as the meta table says.
+    pub(super) said_shards: u16,
+    /// To how many they are being changed: the row of the meta table.
+    pub(super) resharding: Option<u16>,
+    /// Changes of the expression that wait for transactions.
+    alters: u32,
+    /// Whether shards are acquired all the same while they are being changed: a deliberate fault.
+    pub(super) reshard_unchecked: bool,
     /// Whether numbers of the sequence may have been given twice.
     pub(super) restarted: bool,
     /// Whether a checkpoint's epoch is not looked at: a deliberate fault.
@@ -111,6 +122,11 @@ impl Database {
             encoded,
             acts: Vec::new(),
             paused: BTreeSet::new(),
+            divisor: shards,
+            said_shards: shards,
+            resharding: None,
+            alters: 0,
+            reshard_unchecked: false,
             restarted: false,
             epoch_unchecked: false,
             runner_unchecked: false,

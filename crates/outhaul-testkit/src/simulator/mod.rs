@@ -17,6 +17,7 @@ mod limits;
 mod memory;
 mod process;
 mod replay;
+mod reshard;
 mod scenario;
 mod sink;
 mod trouble;
@@ -46,6 +47,18 @@ pub enum Deliberate {
     DueNotAwaited,
     /// The database hands out scheduled rows that are due, and does not make ordinary ones of them.
     DueNotClaimed,
+    /// A change of the number of shards does not wait for transactions that have inserted.
+    ReshardNotAwaited,
+    /// It does not look whether all is settled.
+    ReshardUnsettled,
+    /// It takes for settled what is acknowledged and not proven.
+    ReshardUnproven,
+    /// It takes no leases, and does not look for relays.
+    ReshardUnowned,
+    /// It takes a change of the expression that was not answered for one that was not made.
+    ReshardTakenBack,
+    /// A relay that was there before it takes shards in its middle.
+    ReshardNotSeen,
 }
 
 /// What a run came to.

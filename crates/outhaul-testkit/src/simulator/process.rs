@@ -89,6 +89,8 @@ pub(super) struct Process {
     pub(super) instance: Instance,
     pub(super) known: Known,
     pub(super) life: Life,
+    /// How many leases there were when it started.
+    pub(super) leases: usize,
     mono_at_start_us: u64,
     wall_skew_us: i64,
     /// Commands without an answer.
@@ -115,12 +117,18 @@ pub(super) struct Process {
 }
 
 impl Process {
-    pub(super) fn new(config: Config, known: Known, mono_at_start_us: u64, wall_skew_us: i64) -> Self {
+    pub(super) fn new(
+        config: Config,
+        known: Known,
+        (mono_at_start_us, wall_skew_us): (u64, i64),
+        leases: usize,
+    ) -> Self {
         Self {
             owner: config.owner.clone(),
             instance: Instance::new(config),
             known,
             life: Life::Running,
+            leases,
             mono_at_start_us,
             wall_skew_us,
             tickets: BTreeMap::new(),

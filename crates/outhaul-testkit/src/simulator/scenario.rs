@@ -43,6 +43,8 @@ pub struct Scenario {
     pub replays: (u64, u64),
     /// Times at which a process that carries one out is killed, paused, stopped or taken over.
     pub takeovers: (u64, u64),
+    /// Changes of the number of shards.
+    pub reshards: (u64, u64),
     /// What the applications do.
     pub application: ApplicationChances,
     /// What the database does.
@@ -114,6 +116,8 @@ pub struct SinkChances {
     pub hangs: (u64, u64),
     /// Destinations that may forget what they acknowledged, of a thousand.
     pub forgets: u32,
+    /// Of these, destinations that can be asked what a crash will not take any more, of a thousand.
+    pub tells: u32,
     /// Times at which a destination crashes.
     pub crashes: (u64, u64),
     /// Questions about what it remembers that it does not answer, of a thousand.
@@ -150,6 +154,7 @@ const QUIET_SINKS: SinkChances = SinkChances {
     downs: (0, 0),
     hangs: (0, 0),
     forgets: 0,
+    tells: 600,
     crashes: (0, 0),
     unsure: 0,
 };
@@ -170,6 +175,7 @@ impl Scenario {
         acts: (0, 0),
         replays: (0, 0),
         takeovers: (0, 0),
+        reshards: (0, 0),
         application: QUIET_APPLICATION,
         database: DatabaseChances { slow: 0, ..QUIET_DATABASE },
         sinks: QUIET_SINKS,
@@ -446,6 +452,41 @@ impl Scenario {
             ..Self::ACTS.sinks
         },
         ..Self::ACTS
+    };
+
+    /// The number of shards is changed again and again while applications insert: relays are stopped, or forgotten, killed
+    /// and paused; the change is killed and paused in its middle, and repeated. What a destination has proven it keeps.
+    pub const RESHARDED: Self = Self {
+        name: "resharded",
+        processes: (1, 2),
+        joins: (0, 1),
+        crashes: (0, 1),
+        pauses: (0, 2),
+        cuts: (0, 1),
+        drains: (0, 1),
+        acts: (0, 2),
+        reshards: (1, 3),
+        application: ApplicationChances {
+            transactions: (10, 50),
+            rollback: 80,
+            long: 150,
+            scheduled: 40,
+            cancelled: 200,
+            ..QUIET_APPLICATION
+        },
+        database: DatabaseChances { failure: 8, unknown: 30, slow: 30, outages: (0, 1), ..QUIET_DATABASE },
+        sinks: SinkChances {
+            retry: 30,
+            lost_ack: 10,
+            late: 10,
+            rejected: 2,
+            downs: (0, 3),
+            forgets: 250,
+            tells: 1_000,
+            crashes: (0, 3),
+            ..QUIET_SINKS
+        },
+        ..Self::CALM
     };
 
     /// As everything, and the outbox is truncated: its sequence starts again.

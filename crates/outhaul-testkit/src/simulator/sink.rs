@@ -64,7 +64,7 @@ impl ModelSink {
         let slow = dice.chance(250);
         let latency_us = if slow { (10 * MS, 80 * MS) } else { (300, 6 * MS) };
         let memory = match dice.chance(chances.forgets) {
-            true if dice.chance(600) => Memory::FlushedLater,
+            true if dice.chance(chances.tells) => Memory::FlushedLater,
             true => Memory::Volatile,
             false => Memory::Durable,
         };

@@ -35,6 +35,15 @@ pub(super) enum Trouble {
     /// One that carries a replay out is killed, paused, stopped or taken over.
     Takeover,
     RunnerResume(usize),
+    /// An operator wants another number of shards.
+    Reshard,
+    /// Somebody else starts a relay, just as the change begins.
+    StartUnasked,
+    /// The operator goes on with it.
+    ReshardGoesOn,
+    /// The change is killed or paused.
+    ReshardDisturbed(usize),
+    ReshardResume(usize),
 }
 
 impl World {
@@ -59,6 +68,7 @@ impl World {
             (s.acts, Trouble::Act),
             (s.replays, Trouble::Replay),
             (s.takeovers, Trouble::Takeover),
+            (s.reshards, Trouble::Reshard),
         ];
         for (count, trouble) in some {
             for _ in 0..self.dice.between(count) {
@@ -68,8 +78,8 @@ impl World {
         }
     }
 
-    pub(super) const fn troubles_left(&self) -> bool {
-        self.troubles > 0
+    pub(super) fn troubles_left(&self) -> bool {
+        self.troubles > 0 || self.reshards.is_busy()
     }
 
     pub(super) fn trouble_after(&mut self, delay_us: u64, trouble: Trouble) {
@@ -88,7 +98,11 @@ impl World {
         self.troubles -= 1;
         self.note(|| format!("trouble: {trouble:?}"));
         match trouble {
-            Trouble::Start => self.start(),
+            Trouble::Start if self.start_is_put_off() => {
+                self.trouble_after(150 * MS, Trouble::Start);
+                Ok(())
+            }
+            Trouble::Start | Trouble::StartUnasked => self.start(),
             Trouble::Kill => {
                 let Some(victim) = self.victim() else { return Ok(()) };
                 self.processes[victim].life = Life::Killed;
@@ -161,6 +175,19 @@ impl World {
             }
             Trouble::Takeover => self.runner_is_disturbed(),
             Trouble::RunnerResume(runner) => self.runner_resumes(runner),
+            Trouble::Reshard => {
+                self.operator_reshards();
+                Ok(())
+            }
+            Trouble::ReshardGoesOn => self.operator_goes_on(),
+            Trouble::ReshardDisturbed(run) => {
+                self.reshard_is_disturbed(run);
+                Ok(())
+            }
+            Trouble::ReshardResume(run) => {
+                self.reshard_resumes(run);
+                Ok(())
+            }
             Trouble::Truncate => {
                 if self.db.any_lock() || self.db_is_away() {
                     self.trouble_after(3 * MS, Trouble::Truncate); // It needs the table for itself.
@@ -223,6 +250,11 @@ impl World {
         if one_at_a_time && self.processes.iter().any(Process::is_alive) {
             return Ok(());
         }
+        self.start_as(one_at_a_time)
+    }
+
+    /// `empties`: it stops by itself once all that was committed before is settled.
+    pub(super) fn start_as(&mut self, empties: bool) -> Result<(), String> {
         let n = self.processes.len();
         let known = match self.scenario.reconfigured {
             true => Known::draw(&mut self.dice, &self.limits, self.healed),
@@ -234,9 +266,20 @@ impl World {
         self.build_in(&mut config);
         let mono_at_start_us = self.dice.between((0, 1_000 * SECOND));
         let wall_skew_us = self.dice.between((0, 2_000 * MS)) as i64 - 1_000_000;
-        self.processes.push(Process::new(config, known, mono_at_start_us, wall_skew_us));
-        self.processes[n].empties_since = one_at_a_time.then_some(self.now);
-        self.give(n, if one_at_a_time { Input::DrainWhenEmpty } else { Input::Tick })
+        let clocks = (mono_at_start_us, wall_skew_us);
+        self.processes.push(Process::new(config, known, clocks, self.db.leases.len()));
+        self.processes[n].empties_since = empties.then_some(self.now);
+        self.give(n, if empties { Input::DrainWhenEmpty } else { Input::Tick })
+    }
+
+    /// It has found that it can not go on as it is, and is started again.
+    pub(super) fn ends_by_itself(&mut self, process: usize) {
+        let owner = self.processes[process].owner.clone();
+        self.note(|| format!("{owner} ends: the number of shards is another one, or being changed"));
+        self.processes[process].life = Life::Killed;
+        self.checkpoint_loses_client(process, None);
+        let delay = self.dice.between((0, SECOND));
+        self.trouble_after(delay, Trouble::Start);
     }
 
     fn resume(&mut self, process: usize) -> Result<(), String> {

@@ -18,6 +18,7 @@ use super::limits::{Meter, Waiting};
 use super::memory::Question;
 use super::process::{Life, Process};
 use super::replay;
+use super::reshard;
 use super::scenario::{Limits, MS, SECOND, Scenario};
 use super::sink::{Memory, ModelSink};
 use super::trouble::Trouble;
@@ -75,6 +76,8 @@ pub(super) enum Event {
     Trouble(Trouble),
     /// A replay, and who carries it out.
     Replay(replay::Step),
+    /// A change of the number of shards.
+    Reshard(reshard::Step),
     /// A lease round that its caller has given up.
     Late {
         round: Round,
@@ -118,6 +121,7 @@ pub(super) struct World {
     pub(super) processes: Vec<Process>,
     pub(super) applications: Applications,
     pub(super) replays: replay::Replays,
+    pub(super) reshards: reshard::Reshards,
     /// Nothing is disturbed any more.
     pub(super) healed: bool,
     /// Troubles that are still to come.
@@ -140,13 +144,14 @@ impl World {
         }
         let count = limits.destinations.len();
         let active_us = dice.between((SECOND, 4 * SECOND));
-        let size = (limits.keys, limits.shards, count as u8);
+        let size = (limits.keys, count as u8);
         let applications =
             Applications::new(&mut dice, scenario.application.clone(), scenario.sinks.clone(), size, active_us);
         let sinks = (0..count as u8).map(|n| ModelSink::new(n, scenario.sinks.clone(), &mut dice)).collect();
         let names = limits.destinations.iter().map(|d| d.name.clone()).collect();
         let mut db = Database::new(limits.shards, names, limits.settings.lease_ttl_ms, limits.encoded);
         db.epoch_unchecked = deliberate == Some(Deliberate::EpochNotChecked);
+        db.reshard_unchecked = deliberate == Some(Deliberate::ReshardNotSeen);
         db.runner_unchecked = deliberate == Some(Deliberate::RunnerNotChecked);
         let mut world = Self {
             now: 0,
@@ -169,6 +174,7 @@ impl World {
             processes: Vec::new(),
             applications,
             replays: replay::Replays::default(),
+            reshards: reshard::Reshards::default(),
             healed: false,
             troubles: 0,
             looked_settled: false,
@@ -299,6 +305,7 @@ impl World {
             }
             Event::Trouble(trouble) => self.trouble(trouble),
             Event::Replay(step) => self.replay_step(step),
+            Event::Reshard(step) => self.reshard_step(step),
             Event::Late { round } => {
                 if !self.db_is_away() && !self.db.round_waits(&round) {
                     self.db.lease_round(self.now, &round, || true);
@@ -337,6 +344,12 @@ impl World {
                 return Ok(());
             }
             _ => return Ok(()),
+        }
+        if let Input::Leases(Some(report)) = &input
+            && report.leases.len() != p.leases
+        {
+            self.ends_by_itself(process);
+            return Ok(());
         }
         if let Input::Started { destination, result: Ok(_), .. } = &input {
             let made_after = self.connection(process, *destination).1;
@@ -405,7 +418,7 @@ impl World {
                 let (owner, empties) = (p.owner.clone(), p.empties_since.filter(|_| !p.drains));
                 self.note(|| format!("{owner} has stopped"));
                 // Shards that another one holds are the other one's business.
-                let in_company = self.processes.iter().any(Process::is_alive);
+                let in_company = self.processes.iter().any(Process::is_alive) || self.reshards.is_busy();
                 empties.filter(|_| !in_company).map_or(Ok(()), |since| self.check_emptied(since))
             }
             Command::Start { .. } | Command::Verify { .. } | Command::Prove { .. } => {

@@ -219,3 +219,13 @@ fn a_process_stores_on_after_its_replay_was_taken_over() {
 fn who_stores_how_far_a_replay_has_got_is_not_checked() {
     is_found(Deliberate::RunnerNotChecked, &Scenario::REPLAYS, "which another has taken over");
 }
+
+#[test]
+fn shards_are_changed_under_open_transactions() {
+    is_found(Deliberate::ReshardNotAwaited, &Scenario::RESHARDED, "order of key");
+}
+
+#[test]
+fn shards_are_changed_before_all_is_settled() {
+    is_found(Deliberate::ReshardUnsettled, &Scenario::RESHARDED, "order of key");
+}

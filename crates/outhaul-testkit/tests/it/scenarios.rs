@@ -131,6 +131,11 @@ fn replays() {
 }
 
 #[test]
+fn resharded() {
+    holds(&Scenario::RESHARDED);
+}
+
+#[test]
 fn a_seed_gives_the_same_run_every_time() {
     for seed in 0..20 {
         let once = run(&Scenario::EVERYTHING, seed, None).unwrap_or_else(|failure| panic!("\n{failure}"));

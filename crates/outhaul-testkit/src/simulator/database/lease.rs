@@ -49,7 +49,8 @@ impl Database {
                 lease.owner = None;
             }
         }
-        for shard in &round.acquire {
+        let refused = self.refuses(round);
+        for shard in round.acquire.iter().filter(|_| !refused) {
             let lease = &mut self.leases[usize::from(shard.0)];
             if (lease.owner.is_none() || lease.expires_at <= now) && does() {
                 lease.owner = Some(round.owner.clone());
@@ -58,6 +59,16 @@ impl Database {
             }
         }
         self.report(now)
+    }
+
+    /// Whether the round wants shards that are being changed. What takes no part in the sharing of them changes them.
+    pub(in crate::simulator) fn refuses(&self, round: &Round) -> bool {
+        self.resharding.is_some() && !round.draining && !round.acquire.is_empty() && !self.reshard_unchecked
+    }
+
+    /// Whether a relay has said something since.
+    pub(in crate::simulator) fn hears_a_relay(&self, since: u64) -> bool {
+        self.instances.iter().any(|(owner, (heartbeat, _))| owner.starts_with('p') && *heartbeat >= since)
     }
 
     fn report(&self, now: u64) -> LeaseReport {
