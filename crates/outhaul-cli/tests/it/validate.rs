@@ -113,7 +113,7 @@ mod servers {
         }
     }
 
-    const TABLES: [&str; 9] = [
+    const TABLES: [&str; 10] = [
         "outbox",
         "outbox_log",
         "outbox_receipt",
@@ -122,6 +122,7 @@ mod servers {
         "outbox_instance",
         "outbox_act",
         "outbox_pause",
+        "outbox_transaction",
         "outbox_meta",
     ];
 
