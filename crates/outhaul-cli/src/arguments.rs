@@ -325,7 +325,7 @@ pub enum State {
 #[derive(Clone, Debug, Args)]
 pub struct Ordering {
     /// Why: it is recorded with the act.
-    #[arg(long, value_name = "TEXT")]
+    #[arg(long, value_name = "TEXT", value_parser = reason)]
     pub why: String,
     /// Who: it is recorded with the act. Default: the name of the user.
     #[arg(long, value_name = "NAME")]
@@ -420,7 +420,7 @@ pub struct Cancel {
     #[command(flatten)]
     pub which: Which,
     /// Why: it is recorded.
-    #[arg(long, value_name = "TEXT")]
+    #[arg(long, value_name = "TEXT", value_parser = reason)]
     pub why: String,
     /// Who: it is recorded. Default: the name of the user.
     #[arg(long, value_name = "NAME")]
@@ -485,7 +485,7 @@ pub struct Replay {
     #[arg(long)]
     pub dry_run: bool,
     /// Why: it is recorded with the act.
-    #[arg(long, value_name = "TEXT", required_unless_present_any = ["resume", "dry_run"], conflicts_with = "resume")]
+    #[arg(long, value_name = "TEXT", value_parser = reason, required_unless_present_any = ["resume", "dry_run"], conflicts_with = "resume")]
     pub why: Option<String>,
     /// Who: it is recorded with the act. Default: the name of the user.
     #[arg(long, value_name = "NAME", conflicts_with = "resume")]
@@ -559,8 +559,13 @@ fn span(text: &str) -> Result<u64, String> {
         .ok_or_else(|| "a length of time with its unit is needed, such as 7d, 12h or 0s".into())
 }
 
+fn reason(text: &str) -> Result<String, String> {
+    let text = text.trim();
+    if text.is_empty() { Err("a reason is needed: it is what the next one reads".into()) } else { Ok(text.to_owned()) }
+}
+
 fn rate(text: &str) -> Result<u64, String> {
-    let number = text.strip_suffix("/s").and_then(|n| n.trim().parse::<u64>().ok());
+    let number = text.strip_suffix("/s").unwrap_or(text).trim().parse::<u64>().ok();
     number.filter(|n| (1..=1_000_000).contains(n)).ok_or_else(|| "a number a second is needed, such as 500/s".into())
 }
 

@@ -16,6 +16,13 @@ pub enum Exit {
     Attention,
 }
 
+impl Exit {
+    /// This, or [`Exit::Attention`] if something else needs it too.
+    pub const fn or_attention(self, needed: bool) -> Self {
+        if needed { Self::Attention } else { self }
+    }
+}
+
 /// Exit code of a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]

@@ -364,7 +364,12 @@ impl Engine {
                         self.leased |= doing == LEASES;
                         self.log.succeeded(doing);
                     }
-                    Some((LEASES, Err(e))) if !self.leased && !e.kind.passes() => self.refused = Some(e),
+                    // Later on only what cannot be waited for: the number of shards is being changed.
+                    Some((LEASES, Err(e)))
+                        if (!self.leased && !e.kind.passes()) || e.kind == StoreErrorKind::Resharding =>
+                    {
+                        self.refused = Some(e);
+                    }
                     Some((doing, Err(e))) => self.log.failed(doing, &e),
                     None => {}
                 }

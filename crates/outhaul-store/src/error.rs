@@ -73,10 +73,12 @@ impl StoreErrorKind {
     pub const fn remedy(self) -> &'static str {
         match self {
             Self::Unavailable => {
-                "check that the database runs and that host and port are right; the relay tries again by itself"
+                "check that the database runs and that host and port are right; a relay tries again by itself, a command is to be run again"
             }
-            Self::Timeout => "look for a long lock or an overloaded server; the relay tries again by itself",
-            Self::Conflict => "nothing to do: the relay tries again by itself",
+            Self::Timeout => {
+                "look for a long lock or an overloaded server; a relay tries again by itself, a command is to be run again"
+            }
+            Self::Conflict => "nothing to do: a relay tries again by itself, a command is to be run again",
             Self::CommitUnknown => "nothing to do: the relay asks the database whether it was applied",
             Self::Authentication => "check user name and password in the URL",
             Self::Permission => "run `outhaul init --print` and apply the GRANTs for the relay's user",

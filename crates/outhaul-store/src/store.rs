@@ -209,7 +209,8 @@ pub struct LeaseRound {
     pub renew: Vec<(ShardId, Epoch)>,
     /// Shards to release: only where owner and epoch still are these. The epoch stays, the owner becomes NULL.
     pub release: Vec<(ShardId, Epoch)>,
-    /// Shards to acquire, only where free or expired by the database's clock: owner is set, epoch grows by one.
+    /// Shards to acquire, only where free or expired by the database's clock: owner is set, epoch grows by one. While
+    /// their number is being changed, one that takes no more shards gets them alone: it is what changes it.
     pub acquire: Vec<ShardId>,
     /// The process ends: remove its row from the instance table.
     pub leave: bool,

@@ -43,9 +43,21 @@ pub struct ActReport {
 
 /// Who orders it.
 pub fn actor(named: Option<&str>) -> String {
-    let user = || ["USER", "LOGNAME", "USERNAME"].iter().find_map(|v| std::env::var(v).ok().filter(|u| !u.is_empty()));
+    let named_user =
+        || ["USER", "LOGNAME", "USERNAME"].iter().find_map(|v| std::env::var(v).ok().filter(|u| !u.is_empty()));
+    let user = || named_user().or_else(user_of_process);
     let named = named.map(str::to_owned).filter(|n| !n.trim().is_empty());
     named.or_else(|| user().map(|user| format!("{user}@{}", super::host()))).unwrap_or_else(super::host)
+}
+
+/// The user as whom this process runs, where no variable names it: services and containers set none.
+fn user_of_process() -> Option<String> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let uid = status.lines().find_map(|line| line.strip_prefix("Uid:"))?.split_whitespace().nth(1)?;
+    let users = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
+    let mut fields = users.lines().map(|line| line.split(':').collect::<Vec<_>>());
+    let name = fields.find(|user| user.get(2) == Some(&uid)).map(|user| user[0].to_owned());
+    Some(name.unwrap_or_else(|| format!("uid {uid}")))
 }
 
 /// Records of shards, joined to acts by rising number.

@@ -106,6 +106,9 @@ async fn list(a: &ParkedList, json: bool) -> Outcome {
         }
         let count =
             |c: &CountReport| format!("{}: {} {} at {}, {}", outbox.name, c.count, c.state, c.destination, c.reason);
+        if counts.is_empty() {
+            eprintln!("{}: nothing that is parked fits", outbox.name);
+        }
         output::lines(counts.iter().map(count))?;
         output::lines(messages.iter().map(line))?;
         if more {
@@ -175,6 +178,8 @@ struct Target {
     destination: String,
     shards: Vec<ShardId>,
     position: Option<Position>,
+    /// It is one message, which waits behind another of its key: it goes when that has gone.
+    waits: bool,
 }
 
 async fn select(a: &Redrive, verb: Verb, json: bool) -> Outcome {
@@ -192,16 +197,21 @@ async fn select(a: &Redrive, verb: Verb, json: bool) -> Outcome {
             rate_milli,
             ..Selector::default()
         };
+        let waits = verb == Verb::Redrive && targets.iter().any(|t| t.waits);
         let acts = targets.into_iter().map(|t| NewAct {
             selector: Selector { position: t.position, ..selector.clone() },
             message_id: a.selection.id.clone(),
             ..new_act(verb, t, &a.ordering)
         });
-        act::order(&store, &acts.collect::<Vec<_>>(), &a.ordering, json).await
+        let exit = act::order(&store, &acts.collect::<Vec<_>>(), &a.ordering, json).await?;
+        if waits {
+            eprintln!("it waits behind an earlier message of its key, and goes when that is redriven or skipped: `parked list --key`");
+        }
+        Ok(exit.or_attention(waits))
     }
     .await;
     store.close().await;
-    Ok(result.map_err(|f| of_outbox(f, outbox))?)
+    Ok(result.map_err(|f: Failure| of_outbox(f, outbox))?)
 }
 
 fn new_act(verb: Verb, target: Target, ordering: &Ordering) -> NewAct {
@@ -225,7 +235,8 @@ async fn targets(store: &Arc<dyn Store>, selection: &Selection) -> Result<Vec<Ta
     if selection.id.is_some() {
         for row in store.list_parked(&query, OF_ONE_ID).await? {
             let (destination, position) = (row.entry.destination, Some(row.entry.position));
-            targets.push(Target { destination, shards: vec![row.entry.shard], position });
+            let waits = row.entry.state == ParkedState::Waiting;
+            targets.push(Target { destination, shards: vec![row.entry.shard], position, waits });
         }
     } else {
         let mut shards: BTreeMap<String, BTreeSet<ShardId>> = BTreeMap::new();
@@ -236,6 +247,7 @@ async fn targets(store: &Arc<dyn Store>, selection: &Selection) -> Result<Vec<Ta
             destination,
             shards: shards.into_iter().collect(),
             position: None,
+            waits: false,
         };
         targets.extend(shards.into_iter().map(target));
     }

@@ -4,7 +4,7 @@ use outhaul_relay::{ExportError, PruneStep, Pruner};
 use outhaul_store::PruneRequest;
 use serde_json::json;
 
-use super::{chosen, host, of_outbox, open};
+use super::{chosen, host, of_outbox, open, validate};
 use crate::arguments::Prune;
 use crate::failure::{Blame, Exit, Failure, Failures, Outcome};
 use crate::{config, measure, output};
@@ -45,6 +45,9 @@ pub async fn run(a: &Prune, json: bool) -> Outcome {
             if ends {
                 break;
             }
+        }
+        for held_back in validate::left_behind(&store, &config).await.unwrap_or_default() {
+            eprintln!("{}: {held_back}", outbox.name);
         }
         store.close().await;
         if !total.pruned.ran {

@@ -51,6 +51,7 @@ async fn on(store: &Arc<dyn Store>, a: &Replay, config: &Config, outbox: &Outbox
     };
     let destination = destination(config, &plan.destination)?;
     let sink = SharedSink::new(config.sink(destination)?, destination.require_ack);
+    let begins_late = plan.begins_late;
     let mut work = Work {
         store: store.clone(),
         destination: outhaul_relay::Destination {
@@ -71,7 +72,7 @@ async fn on(store: &Arc<dyn Store>, a: &Replay, config: &Config, outbox: &Outbox
     let left = Told::default();
     if a.dry_run {
         let counted = work.count(&|l| left.tell(l)).await?;
-        return show_count(&counted, &work, json);
+        return Ok(show_count(&counted, &work, json)?.or_attention(begins_late));
     }
     usable(destination, &sink).await?;
     if plan.number.is_none() {
@@ -91,7 +92,7 @@ async fn on(store: &Arc<dyn Store>, a: &Replay, config: &Config, outbox: &Outbox
     sink.finish().await;
     left.rest();
     let stand = ended.map_err(|e| failure(e, number, outbox))?;
-    show_end(store, number, &stand, json).await
+    Ok(show_end(store, number, &stand, json).await?.or_attention(begins_late))
 }
 
 fn order(work: &Work, a: &Replay) -> NewAct {
@@ -116,6 +117,8 @@ struct Plan {
     destination: String,
     selector: Selector,
     shards: Vec<ReplayShard>,
+    /// Some of what is asked for is not in the log any more.
+    begins_late: bool,
 }
 
 fn destination<'a>(config: &'a Config, name: &str) -> Result<&'a Destination, Failure> {
@@ -156,7 +159,7 @@ async fn planned(store: &Arc<dyn Store>, a: &Replay, config: &Config) -> Result<
         fill: a.fill,
         ..Selector::default()
     };
-    let mut shards = Vec::new();
+    let (mut shards, mut begins_late) = (Vec::new(), false);
     for s in wanted {
         let end = s.log_end;
         let checked = |p: u64, what: &str| {
@@ -171,14 +174,20 @@ async fn planned(store: &Arc<dyn Store>, a: &Replay, config: &Config) -> Result<
                 let chunk = store.read_log(s.shard, Position(0), 1).await?.into_iter().next();
                 let first = chunk.as_ref().map_or(end, |chunk| chunk.base.min(end));
                 match (from, chunk) {
-                    (Point::Time(us), Some(chunk)) => {
-                        if chunk.base > Position(0) && chunk.created_at_us.0 > us {
-                            let oldest = timestamp::format_us(chunk.created_at_us.0);
-                            eprintln!(
-                                "{} shard {}: the log begins with messages of {oldest}: older ones are not in it any more",
-                                codes::REPLAY_PRUNED.code,
-                                s.shard
+                    (Point::Time(us), chunk) => {
+                        let begins_us = chunk.as_ref().map(|c| c.created_at_us.0);
+                        if first > Position(0) && begins_us.is_none_or(|begins| begins > us) {
+                            begins_late = true;
+                            let begins = begins_us.map_or_else(
+                                || "the log is empty: what was in it is not any more".to_owned(),
+                                |us| {
+                                    let oldest = timestamp::format_us(us);
+                                    format!(
+                                        "the log begins with messages of {oldest}: older ones are not in it any more"
+                                    )
+                                },
                             );
+                            eprintln!("{} shard {}: {begins}", codes::REPLAY_PRUNED.code, s.shard);
                         }
                         begin_of(store, s.shard, PositionRange { from: first, to: to.max(first) }, us).await?
                     }
@@ -199,7 +208,7 @@ async fn planned(store: &Arc<dyn Store>, a: &Replay, config: &Config) -> Result<
             );
         }
     }
-    Ok(Plan { number: None, destination: name, selector, shards })
+    Ok(Plan { number: None, destination: name, selector, shards, begins_late })
 }
 
 fn wanted<'a>(status: &'a [ShardStatus], a: &Replay) -> Result<Vec<&'a ShardStatus>, Failure> {
@@ -234,6 +243,7 @@ async fn resumed(store: &Arc<dyn Store>, number: ActNumber) -> Result<Plan, Fail
         destination: one.act.destination.clone().ok_or_else(newer)?,
         selector: selector.ok_or_else(newer)?,
         shards: shards.ok_or_else(newer)?,
+        begins_late: false,
     })
 }
 
@@ -304,7 +314,8 @@ impl Told {
     fn tell(&self, left: &LeftOut) {
         if self.0.fetch_add(1, Ordering::Relaxed) < MOST_TOLD {
             let LeftOut { shard, position, id, reason } = left;
-            eprintln!("left out: {id} (shard {shard} number {position}): {} {}", reason.code, reason.text);
+            let what = format!("left out: {id} (shard {shard} number {position}): {} {}", reason.code, reason.text);
+            eprintln!("{}", output::plain(what));
         }
     }
 

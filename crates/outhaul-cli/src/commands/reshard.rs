@@ -50,16 +50,16 @@ async fn change(store: &Arc<dyn Store>, me: &str, shards: u16) -> Result<Option<
         let what = "SQLite has one shard: writers are serial in it, more shards gain nothing";
         return Err(StoreError::new(StoreErrorKind::Configuration, what).into());
     }
-    match store.inspect().await {
+    let begun = match store.inspect().await {
         Ok(info) if info.shards == shards => return Ok(None),
-        Ok(_) => {}
-        Err(e) if e.kind == StoreErrorKind::Resharding => {} // an earlier run was broken off: this one goes on with it
+        Ok(_) => false,
+        Err(e) if e.kind == StoreErrorKind::Resharding => true, // an earlier run was broken off: this one goes on with it
         Err(e) => return Err(e.into()),
-    }
+    };
     let held = Leases::take(store, me).await?;
     let renewing = held.renewing();
     let result = async {
-        settled(store).await?;
+        settled(store, begun).await?;
         store.reshard(me, shards).await.map_err(Failure::from)
     }
     .await;
@@ -150,8 +150,9 @@ fn round(me: &str) -> LeaseRound {
 }
 
 /// Whether nothing is left to be delivered of what has left the outbox table, and nothing would treat shards unlike each
-/// other.
-async fn settled(store: &Arc<dyn Store>) -> Result<(), Failure> {
+/// other. Acts and pauses that have come since the change has `begun` are not in the way: relays, which alone could end
+/// them, refuse until it has come to its end.
+async fn settled(store: &Arc<dyn Store>, begun: bool) -> Result<(), Failure> {
     let status = store.status().await?;
     let mut left = vec![];
     for s in &status {
@@ -168,11 +169,13 @@ async fn settled(store: &Arc<dyn Store>) -> Result<(), Failure> {
             left.push(format!("shard {} has {} parked messages of {destination}", s.shard, retrying + waiting + dead));
         }
     }
-    let shards: Vec<ShardId> = status.iter().map(|s| s.shard).collect();
-    let acts: BTreeSet<_> = store.open_acts(&shards).await?.into_iter().map(|act| act.number).collect();
-    left.extend(acts.into_iter().map(|number| format!("act {number} is open")));
-    let pauses: BTreeSet<_> = store.pauses().await?.into_iter().map(|pause| pause.destination).collect();
-    left.extend(pauses.into_iter().map(|d| format!("{} is paused", d.as_deref().unwrap_or("a shard"))));
+    if !begun {
+        let shards: Vec<ShardId> = status.iter().map(|s| s.shard).collect();
+        let acts: BTreeSet<_> = store.open_acts(&shards).await?.into_iter().map(|act| act.number).collect();
+        left.extend(acts.into_iter().map(|number| format!("act {number} is open")));
+        let pauses: BTreeSet<_> = store.pauses().await?.into_iter().map(|pause| pause.destination).collect();
+        left.extend(pauses.into_iter().map(|d| format!("{} is paused", d.as_deref().unwrap_or("a shard"))));
+    }
     if left.is_empty() {
         return Ok(());
     }

@@ -85,6 +85,13 @@ struct LaneReport {
     rate: Option<String>,
 }
 
+impl LaneReport {
+    /// Nobody delivers to it, and what it has not settled is kept.
+    fn is_left_behind(&self) -> bool {
+        self.state == LaneWord::NotConfigured && self.lag > 0
+    }
+}
+
 /// A pause of a lane, or of its shard.
 #[derive(Clone, Debug, Serialize)]
 struct PauseReport {
@@ -122,8 +129,8 @@ struct ParkedReport {
     dead: u64,
 }
 
-/// Shows the outboxes; exit code 3 if a message is dead, a lane is down, what is to be pruned cannot be exported, or
-/// instances have different configurations.
+/// Shows the outboxes; exit code 3 if a message is dead, a lane is down, a destination that is not configured any more
+/// holds back the log, what is to be pruned cannot be exported, or instances have different configurations.
 ///
 /// # Errors
 /// A database's, or the configuration's.
@@ -150,7 +157,7 @@ pub async fn run(a: &Status, json: bool) -> Outcome {
         return Err(Failures(failures));
     }
     let lanes = report.outboxes.iter().flat_map(|o| &o.shards).flat_map(|s| &s.lanes);
-    let wants = |l: &LaneReport| l.parked.dead > 0 || l.down_since.is_some();
+    let wants = |l: &LaneReport| l.parked.dead > 0 || l.down_since.is_some() || l.is_left_behind();
     let troubled = report.outboxes.iter().flat_map(|o| &o.instances).any(|i| i.trouble.is_some());
     let differ = report.outboxes.iter().any(|o| !o.same_configuration);
     Ok(if differ || troubled || lanes.into_iter().any(wants) { Exit::Attention } else { Exit::Fine })
@@ -420,6 +427,13 @@ fn table(report: &Report) -> Vec<String> {
                 let since = l.down_since.as_ref().map_or_else(String::new, |at| format!(" down since {at}"));
                 let note = |e| format!("{} shard {} {}{since}: {e}", o.name, s.shard, l.destination);
                 notes.extend(l.last_error.as_ref().map(note));
+                if l.is_left_behind() {
+                    notes.push(format!(
+                        "{} shard {}: {} is not configured; the log is kept from its cursor on, and reshard refuses: put it \
+                         back into the configuration until it is settled",
+                        o.name, s.shard, l.destination
+                    ));
+                }
                 let paused = |p: &PauseReport| {
                     format!(
                         "{} shard {} {} paused since {} by {}: {}",

@@ -3,8 +3,9 @@
 use outhaul_core::receipt::AckLevel;
 use outhaul_relay::check_folder;
 use outhaul_sink::{Sink, SinkCode, SinkError, SinkInfo};
-use outhaul_store::{InitPlan, StoreErrorKind};
+use outhaul_store::{InitPlan, Store, StoreError, StoreErrorKind};
 use serde::Serialize;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -70,7 +71,7 @@ pub async fn run(a: &Validate, json: bool) -> Outcome {
     let config = config::load(Sources { to: &a.to, ..a.source.sources() })?;
     let mut report = Report { outboxes: vec![], destinations: vec![], export: None, warnings: vec![] };
     for outbox in &config.outboxes {
-        let finding = look_at_outbox(outbox, &mut report.warnings).await;
+        let finding = look_at_outbox(&config, outbox, &mut report.warnings).await;
         report.outboxes.push(finding);
     }
     for destination in &config.destinations {
@@ -107,7 +108,7 @@ pub async fn run(a: &Validate, json: bool) -> Outcome {
     Err(failures)
 }
 
-async fn look_at_outbox(outbox: &Outbox, warnings: &mut Vec<String>) -> OutboxFinding {
+async fn look_at_outbox(config: &Config, outbox: &Outbox, warnings: &mut Vec<String>) -> OutboxFinding {
     let mut finding = OutboxFinding { name: outbox.name.clone(), ..OutboxFinding::default() };
     let store = match open_as_it_is(outbox).await {
         Ok(store) => store,
@@ -124,6 +125,8 @@ async fn look_at_outbox(outbox: &Outbox, warnings: &mut Vec<String>) -> OutboxFi
             finding.shards = Some(info.shards);
             finding.payload = Some(format!("{:?}", info.payload).to_lowercase());
             warnings.extend(info.warnings.into_iter().map(|w| format!("outbox {}: {w}", outbox.name)));
+            let left = left_behind(&store, config).await.unwrap_or_default();
+            warnings.extend(left.into_iter().map(|w| format!("outbox {}: {w}", outbox.name)));
         }
         Err(e) if e.kind == StoreErrorKind::NotInitialised => {
             // What is missing is all of it, or what the message names; the DDL leaves alone what is there.
@@ -134,6 +137,26 @@ async fn look_at_outbox(outbox: &Outbox, warnings: &mut Vec<String>) -> OutboxFi
     }
     store.close().await;
     finding
+}
+
+/// Destinations that are not configured any more, and have not settled all that is in the log.
+pub(super) async fn left_behind(store: &Arc<dyn Store>, config: &Config) -> Result<Vec<String>, StoreError> {
+    if config.destinations.is_empty() {
+        return Ok(vec![]);
+    }
+    let mut names = BTreeSet::new();
+    for s in store.status().await? {
+        let behind = s.lanes.lanes.iter().map(|(lane, _)| lane).filter(|lane| lane.cursor < s.log_end);
+        names.extend(behind.map(|lane| lane.destination.clone()));
+    }
+    names.retain(|name| config.destinations.iter().all(|d| d.name != *name));
+    let warning = |name| {
+        format!(
+            "{name} is not configured any more and has not settled all of the log, which is kept from its cursor on; put it back \
+             until it is settled"
+        )
+    };
+    Ok(names.into_iter().map(warning).collect())
 }
 
 /// Limit of looking at a destination's parts.

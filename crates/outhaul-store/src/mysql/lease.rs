@@ -9,7 +9,9 @@ use super::link::{Answer, Link};
 use super::refusal::Failure;
 use super::statement::Statement;
 use super::values::{NOW, hex, literal, number, quoted, text, text_opt};
+use crate::error::StoreError;
 use crate::store::{InstanceStatus, LeaseRound, StoreResult};
+use crate::version::{Meta, RESHARD};
 
 /// The largest time to live that the server's arithmetic is asked for, milliseconds.
 const TTL_MAX_MS: u64 = 1 << 40;
@@ -19,11 +21,12 @@ const VERSION_MAX: usize = 64;
 impl MySqlStore {
     /// Heartbeat, renewals and releases are statements of their own, in one round trip. Acquiring takes a second one: an
     /// acquisition skips a row that somebody has locked (a checkpoint of the old owner or another's acquisition is under
-    /// way, and the next round will see what came of it), and an UPDATE cannot skip.
+    /// way, and the next round will see what came of it), and an UPDATE cannot skip. With the rows locked it looks whether
+    /// the number of shards is being changed: what changes it had locked them too when it said so.
     pub(super) async fn round(&self, round: &LeaseRound) -> StoreResult<LeaseReport> {
         let mut held = self.lease.take(&self.dialer).await?;
         let result = self.round_on(&mut held.link, round).await;
-        held.give_back(result)
+        held.give_back(result)?
     }
 
     pub(super) async fn instance_statuses(&self) -> StoreResult<Vec<InstanceStatus>> {
@@ -47,7 +50,7 @@ impl MySqlStore {
             .collect()
     }
 
-    async fn round_on(&self, link: &mut Link, round: &LeaseRound) -> Result<LeaseReport, Failure> {
+    async fn round_on(&self, link: &mut Link, round: &LeaseRound) -> Result<StoreResult<LeaseReport>, Failure> {
         let t = |name: &str| quoted(&self.options.table(name));
         let (lease, instance) = (t("outbox_lease"), t("outbox_instance"));
         let owner = hex(round.owner.as_bytes());
@@ -87,7 +90,14 @@ impl MySqlStore {
                  AND (owner IS NULL OR expires_at IS NULL OR expires_at <= {NOW}) ORDER BY shard FOR UPDATE SKIP LOCKED",
                 shards(round.acquire.iter().map(|s| s.0))
             ));
-            let answers = link.run_inside(&statements.iter().map(Statement::new).collect::<Vec<_>>()).await?;
+            statements.push(format!("SELECT value FROM {} WHERE name = '{RESHARD}'", t("outbox_meta")));
+            let mut answers = link.run_inside(&statements.iter().map(Statement::new).collect::<Vec<_>>()).await?;
+            if let Err(e) = whole(answers.pop().unwrap_or_default())
+                && !round.draining
+            {
+                link.rollback().await?;
+                return Ok(Err(e));
+            }
             let free: Vec<u16> = answers
                 .last()
                 .into_iter()
@@ -113,8 +123,14 @@ impl MySqlStore {
         let statements: Vec<Statement> = statements.iter().map(Statement::new).collect();
         let mut answers = link.run_inside(&statements).await?;
         let (instances, leases) = (answers.pop().unwrap_or_default(), answers.pop().unwrap_or_default());
-        Ok(report(leases, instances)?)
+        Ok(Ok(report(leases, instances)?))
     }
+}
+
+/// Whether the number of shards is not being changed, by the row of the meta table that says so.
+fn whole(mut said: Answer) -> Result<(), StoreError> {
+    let rows = said.rows.iter_mut().filter_map(|row| Some((RESHARD.to_owned(), text(row, 0).ok()?)));
+    Meta::new(rows.collect()).check_whole()
 }
 
 /// Rows are locked in the order of their shards, here and in a checkpoint: a range over the primary key does so.

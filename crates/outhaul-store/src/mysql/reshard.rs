@@ -5,6 +5,8 @@
 //! those that are there already follow one by one. A row of the meta table keeps relays away until all is done, so that a
 //! run which is killed is only to be repeated.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use super::MySqlStore;
 use super::link::{Answer, Dialer, Link, Slot};
 use super::refusal::Failure;
@@ -34,17 +36,18 @@ impl MySqlStore {
         let column = check_new_count(&self.options, shards, MAX_SHARDS)?.to_owned();
         let (dialer, slot) = (changing(&self.options)?, Slot::new());
         let patience = Patience::for_applications();
-        let run = Run { store: self, dialer: &dialer, slot: &slot, owner, patience };
+        let run = Run { store: self, dialer: &dialer, slot: &slot, owner, patience, in_doubt: AtomicBool::new(false) };
         let meta = run.announce(shards).await?;
         let (before, fresh) = (meta.shards()?, meta.resharding().is_none());
         let of = schema::shard_of(&self.options, meta.value("shard_by") != Some("topic"));
         let shard = format!("{of} % {shards}");
         if let Err(error) = run.change_default(&column, &shard).await {
-            if fresh {
+            if fresh && !run.in_doubt.load(Ordering::Relaxed) {
                 // Nothing has changed yet: relays may start again.
                 run.finish(before, meta.value(HAD)).await?;
+                return Err(error);
             }
-            return Err(error);
+            return Err(half_done(error));
         }
         let moved = run.move_rows(&column, &shard).await.map_err(half_done)?;
         let unguarded = run.guard(&column, shards).await.err();
@@ -63,6 +66,8 @@ struct Run<'a> {
     slot: &'a Slot,
     owner: &'a str,
     patience: Patience,
+    /// A statement that changes the table was not answered: it may have been carried out.
+    in_doubt: AtomicBool,
 }
 
 impl Run<'_> {
@@ -76,15 +81,26 @@ impl Run<'_> {
         Ok(held.give_back(result)?.into_iter().next().unwrap_or_default())
     }
 
-    /// A statement that waits for applications. It is tried again, with a rest in which those go on that wait behind it.
-    async fn patiently(&self, sql: String) -> StoreResult<Answer> {
+    /// A statement that changes the table, for which it waits for applications. It is tried again, with a rest in which
+    /// those go on that wait behind it.
+    async fn patiently(&self, sql: String) -> StoreResult<()> {
         loop {
-            match self.sql(sql.clone()).await {
-                Ok(answer) => return Ok(answer),
+            match self.changes(sql.clone()).await {
+                Ok(()) => return Ok(()),
                 Err(e) if self.patience.lasts(&e).await => {}
                 Err(e) => return Err(e),
             }
         }
+    }
+
+    async fn changes(&self, sql: String) -> StoreResult<()> {
+        self.as_owner(vec![]).await?; // A run that was held up does not change what another has begun since.
+        let mut held = self.slot.take(self.dialer).await?;
+        let result = held.link.run(&[Statement::new(sql)]).await;
+        if result.as_ref().is_err_and(|failure| failure.session_over) {
+            self.in_doubt.store(true, Ordering::Relaxed);
+        }
+        held.give_back(result).map(drop)
     }
 
     /// Locks all leases, which must be the owner's, and runs what follows in the same transaction.
@@ -225,7 +241,6 @@ impl Run<'_> {
             "ALTER TABLE {table} {dropped}ALTER COLUMN {name} SET DEFAULT ({shard}), ALGORITHM=INPLACE"
         ))
         .await
-        .map(drop)
     }
 
     async fn is_mariadb(&self) -> StoreResult<bool> {
@@ -253,7 +268,13 @@ impl Run<'_> {
                 points.push(format!("({name} = {} AND {seq} = {})", number::<u64>(row, 0)?, number::<u64>(row, 1)?));
             }
             let update = format!("UPDATE {table} SET {name} = {shard} WHERE {}", points.join(" OR "));
-            moved += self.patiently(update).await?.affected;
+            moved += loop {
+                match self.as_owner(vec![update.clone()]).await {
+                    Ok(answers) => break answers.iter().map(|answer| answer.affected).sum::<u64>(),
+                    Err(e) if self.patience.lasts(&e).await => {}
+                    Err(e) => return Err(e),
+                }
+            };
         }
     }
 
@@ -272,7 +293,6 @@ impl Run<'_> {
         let (table, check) = (quoted(&o.outbox()), quoted(&format!("{}_shards", o.outbox())));
         self.patiently(format!("ALTER TABLE {table} ADD CONSTRAINT {check} CHECK ({} < {shards})", quoted(column)))
             .await
-            .map(drop)
     }
 }
 
