@@ -8,6 +8,7 @@ mod enqueue;
 mod fanout;
 mod footprint;
 mod idle;
+mod inbox;
 mod latency;
 mod measure;
 mod parked;
@@ -50,6 +51,8 @@ enum What {
     Latency(latency::Arguments),
     /// What the INSERT adds to an order transaction.
     Enqueue(enqueue::Arguments),
+    /// What the inbox adds to the transaction of an effect.
+    Inbox(inbox::Arguments),
     /// An idle relay: CPU of the relay and of the database, queries per second.
     Idle(idle::Arguments),
     /// Rows and bytes written per message, with 1 and 10 lanes, at several rates.
@@ -84,6 +87,7 @@ async fn run(arguments: Arguments) {
         What::Drain(a) => drain::run(a).await,
         What::Latency(a) => latency::run(a).await,
         What::Enqueue(a) => enqueue::run(a).await,
+        What::Inbox(a) => inbox::run(a).await,
         What::Idle(a) => idle::run(a).await,
         What::Footprint(a) => footprint::run(a).await,
         What::Fanout(a) => fanout::run(a).await,

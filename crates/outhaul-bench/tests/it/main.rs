@@ -54,3 +54,11 @@ fn scale() {
     assert_eq!(rates, 5, "three steps of a shard's batch and two of an instance's\n{printed}");
     assert!(printed.contains("2 instances, 2 shards by topic"), "{printed}");
 }
+
+#[test]
+fn inbox() {
+    for db in ["sqlite", "mariadb", "postgres"] {
+        let printed = bench(&["inbox", "--db", db, "--transactions", "20"]);
+        assert!(printed.contains("second copy") && printed.contains("ratio of the medians"), "{printed}");
+    }
+}
