@@ -16,6 +16,7 @@ on_every_database!(
     s8_each_comes_once_and_on_time_whoever_runs,
     s8_killed_relays_deliver_none_early_and_lose_none,
     s8_who_deletes_in_time_is_obeyed,
+    s8_owners_side_by_side_keep_the_order,
     s8_what_lies_very_far_waits_and_disturbs_nothing,
 );
 
@@ -216,6 +217,30 @@ async fn s8_each_comes_once_and_on_time_whoever_runs(flavour: Flavour) {
     let came = watch.end(&plan);
     assert_eq!(came.len(), plan.0.len(), "each came once: {came:?}");
     assert_eq!(came.iter().map(String::as_str).collect::<BTreeSet<_>>(), plan.ids());
+    in_order(&came, &plan);
+}
+
+/// What one owner locks to take it up is not in the way of another: a row that is passed over comes after later ones.
+async fn s8_owners_side_by_side_keep_the_order(flavour: Flavour) {
+    let scene = Scene::with_shards(flavour).await;
+    let file = scene.folder.path("out.jsonl");
+    let watch = Watch::start(file.clone());
+    let relays = [scene.relay_in(ZONES[0]).await, scene.relay_in(ZONES[1]).await, scene.relay_in(ZONES[2]).await];
+    let plan = Plan::new(500, now_us() + 4_000 * MS_US, 8);
+    // At once: what is written after it was due may come before.
+    let row = |(id, key, due_us): &(String, String, i64)| {
+        format!("('{id}', 't', '{key}', '1', {})", moment(flavour, *due_us))
+    };
+    let rows: Vec<String> = plan.0.iter().map(row).collect();
+    let insert = "INSERT INTO outbox (id, topic, msg_key, payload, available_at) VALUES";
+    scene.database.execute(&format!("{insert} {}", rows.join(", "))).await;
+    lines_reach(&file, plan.0.len()).await;
+    for relay in relays {
+        terminated(relay).await;
+    }
+    tokio::time::sleep(Duration::from_millis(50)).await; // the watch sees the end of the file
+    let came = watch.end(&plan);
+    assert_eq!(came.len(), plan.0.len(), "each came once");
     in_order(&came, &plan);
 }
 
