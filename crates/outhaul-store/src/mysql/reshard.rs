@@ -44,7 +44,7 @@ impl MySqlStore {
         if let Err(error) = run.change_default(&column, &shard).await {
             if fresh && !run.in_doubt.load(Ordering::Relaxed) {
                 // Nothing has changed yet: relays may start again.
-                run.finish(before, meta.value(HAD)).await?;
+                run.finish(before, meta.value(HAD)).await.map_err(half_done)?;
                 return Err(error);
             }
             return Err(half_done(error));
