@@ -176,29 +176,52 @@ impl World {
         let written = c.shards.iter().zip(outcomes).filter(|(_, o)| **o == ShardOutcome::Written);
         for (shard, (state, _)) in written.flat_map(|(s, _)| s.receipts.lanes.iter().map(move |l| (s.shard, l))) {
             let Some(destination) = names.index(&state.destination) else { continue };
-            let sink = &self.sinks[usize::from(destination.0)];
             if state.proven > state.cursor {
                 return Err(format!("lane {} of shard {shard} is proven beyond its cursor", state.destination));
             }
-            if sink.memory != Memory::FlushedLater || self.has_been_restored {
-                continue;
+            if let Some(id) = self.unflushed(shard, destination, state.proven) {
+                return Err(format!(
+                    "lane {} of shard {shard} is proven up to {}, but {id} is not flushed",
+                    state.destination, state.proven
+                ));
             }
-            let flushed = sink.held.get(..sink.flushed).unwrap_or_default();
-            let tables = self.db.shard(shard);
-            for m in tables.log.iter().take(state.proven.0 as usize) {
-                let routed = m.destinations.contains(destination);
-                let parked = tables.parked.contains_key(&(state.destination.clone(), m.position));
-                let number = number_of(&m.id).unwrap_or(usize::MAX);
-                let skipped = self.ledger.entries.get(number).is_some_and(|e| e.at[usize::from(destination.0)].skipped);
-                if routed && !parked && !skipped && !flushed.contains(&number) {
-                    return Err(format!(
-                        "lane {} of shard {shard} is proven up to {}, but {} is not flushed",
-                        state.destination, state.proven, m.id
-                    ));
+        }
+        Ok(())
+    }
+
+    /// The number of shards may be changed only where nothing that is in the log can be forgotten any more: it would be
+    /// sent again beside what comes later of its key, by another shard.
+    pub(super) fn check_flushed(&self) -> Result<(), String> {
+        for shard in self.all_shards() {
+            for d in 0..self.sinks.len() {
+                if let Some(id) = self.unflushed(shard, DestinationIndex(d as u8), Position(u64::MAX)) {
+                    return Err(format!("{id} is not flushed by {d} when its key may change its shard"));
                 }
             }
         }
         Ok(())
+    }
+
+    /// A message of a shard's log below a position that the destination has to have, and would forget in a crash, though
+    /// it tells what it would.
+    fn unflushed(&self, shard: ShardId, destination: DestinationIndex, below: Position) -> Option<&str> {
+        let d = usize::from(destination.0);
+        let sink = &self.sinks[d];
+        if sink.memory != Memory::FlushedLater || self.has_been_restored {
+            return None;
+        }
+        let flushed = sink.held.get(..sink.flushed).unwrap_or_default();
+        let tables = self.db.shard(shard);
+        let name = &self.limits.destinations[d].name;
+        let below = usize::try_from(below.0).unwrap_or(usize::MAX);
+        let missing = tables.log.iter().take(below).find(|m| {
+            let routed = m.destinations.contains(destination);
+            let parked = tables.parked.contains_key(&(name.clone(), m.position));
+            let number = number_of(&m.id).unwrap_or(usize::MAX);
+            let skipped = self.ledger.entries.get(number).is_some_and(|e| e.at[d].skipped);
+            routed && !parked && !skipped && !flushed.contains(&number)
+        });
+        missing.map(|m| m.id.as_str())
     }
 
     /// What each destination holds in the end, without copies, must stand in order per key.

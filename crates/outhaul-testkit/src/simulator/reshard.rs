@@ -169,7 +169,7 @@ impl World {
         let begun = self.db.resharding.is_some();
         let relays: Vec<usize> =
             (0..self.processes.len()).filter(|n| self.processes[*n].life == Life::Running).collect();
-        let careless = self.dice.chance(5);
+        let careless = self.dice.chance(20);
         let is_there = self.db.said_shards;
         let Some(change) = &mut self.reshards.change else { return Ok(SOON) };
         change.looks += 1;
@@ -300,7 +300,7 @@ impl World {
 
     pub(super) fn reshard_step(&mut self, step: Step) -> Result<(), String> {
         match step {
-            Step::Next(run) => self.statement(run),
+            Step::Next(run) => return self.statement(run),
             Step::Renew(run) => self.renews(run),
             Step::Alter(run, until) => self.alter_in_queue(run, until),
         }
@@ -319,25 +319,25 @@ impl World {
         self.after(self.limits.settings.lease_ttl_ms * MS / 5, Event::Reshard(Step::Renew(run)));
     }
 
-    fn statement(&mut self, run: usize) {
+    fn statement(&mut self, run: usize) -> Result<(), String> {
         let r = &mut self.reshards.runs[run];
         let stage = r.stage;
         match r.life {
             Life::Running => {}
             Life::Paused => {
                 r.waits = true;
-                return;
+                return Ok(());
             }
-            Life::Killed | Life::Stopped => return,
+            Life::Killed | Life::Stopped => return Ok(()),
         }
         if self.db_is_away() {
             self.run_ends(run, "no database");
-            return;
+            return Ok(());
         }
         let fails = self.dice.chance(self.scenario.database.failure);
         if fails && self.dice.chance(500) {
             self.run_ends(run, "a statement fails");
-            return;
+            return Ok(());
         }
         match stage {
             Stage::Take => self.takes(run),
@@ -357,6 +357,7 @@ impl World {
                 let r = &mut self.reshards.runs[run];
                 r.fresh = self.db.resharding.is_none().then_some(self.db.said_shards);
                 self.db.resharding = Some(r.to);
+                self.check_flushed()?;
                 self.applications_go_on(200 * MS);
                 self.goes_to(run, Stage::Alter);
             }
@@ -375,7 +376,7 @@ impl World {
                 self.goes_to(run, if all { Stage::Finish(to) } else { Stage::Move });
             }
             Stage::Finish(shards) => {
-                self.db.end_reshard(shards);
+                self.db.end_reshard(shards)?;
                 self.note(|| format!("there are {shards} shards"));
                 self.run_ends(run, "done");
             }
@@ -383,6 +384,7 @@ impl World {
         if fails && self.reshards.runs[run].life == Life::Running {
             self.run_ends(run, "an answer is lost");
         }
+        Ok(())
     }
 
     fn owns_all(&self, run: usize) -> bool {

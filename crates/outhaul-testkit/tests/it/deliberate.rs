@@ -229,3 +229,23 @@ fn shards_are_changed_under_open_transactions() {
 fn shards_are_changed_before_all_is_settled() {
     is_found(Deliberate::ReshardUnsettled, &Scenario::RESHARDED, "order of key");
 }
+
+#[test]
+fn shards_are_changed_before_all_is_proven() {
+    is_found(Deliberate::ReshardUnproven, &Scenario::RESHARDED, "when its key may change its shard");
+}
+
+#[test]
+fn shards_are_changed_beside_relays() {
+    is_found(Deliberate::ReshardUnowned, &Scenario::RESHARDED, "while all is changed to");
+}
+
+#[test]
+fn a_change_of_the_expression_that_was_not_answered_is_taken_back() {
+    is_found(Deliberate::ReshardTakenBack, &Scenario::RESHARDED, "and the expression makes");
+}
+
+#[test]
+fn a_relay_takes_shards_while_they_are_changed() {
+    is_found(Deliberate::ReshardNotSeen, &Scenario::RESHARDED, "while all is changed to");
+}

@@ -55,6 +55,9 @@ impl Database {
         if fenced {
             return Err(format!("{} is fenced, and its checkpoint of shard {} is written", c.owner, s.shard));
         }
+        if let Some(to) = self.resharding {
+            return Err(format!("{} writes to shard {} while all is changed to {to} shards", c.owner, s.shard));
+        }
         Ok(ShardOutcome::Written)
     }
 

@@ -77,8 +77,15 @@ impl Database {
         self.leases.iter().all(|l| l.owner.as_deref() == Some(owner) && l.expires_at > now)
     }
 
-    /// The change has come to its end: shards that are new get a lease, those that are none any more keep theirs.
-    pub(in crate::simulator) fn end_reshard(&mut self, shards: u16) {
+    /// The change has come to its end: shards that are new get a lease, those that are none any more keep theirs. The
+    /// error is a rule that was broken: from now on relays go by the number that is said.
+    pub(in crate::simulator) fn end_reshard(&mut self, shards: u16) -> Result<(), String> {
+        if self.divisor != shards {
+            return Err(format!("{shards} shards are said, and the expression makes {}", self.divisor));
+        }
+        if let Some(row) = self.outbox.values().find(|row| row.shard != shard_of_row(row, shards)) {
+            return Err(format!("{} is left in shard {} as there are {shards}", row.id, row.shard));
+        }
         let had = usize::from(shards).max(self.leases.len());
         let lanes = self.names.len();
         let empty = || vec![outhaul_core::runs::Runs::new(); lanes];
@@ -86,6 +93,7 @@ impl Database {
         self.shards.resize_with(had, || Shard { receipted: empty(), settled: empty(), ..Shard::default() });
         self.said_shards = shards;
         self.resharding = None;
+        Ok(())
     }
 }
 
