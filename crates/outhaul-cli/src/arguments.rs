@@ -95,6 +95,9 @@ pub enum Command {
     Pause(Pause),
     /// End a pause.
     Resume(Pause),
+    /// Destinations that are not configured any more.
+    #[command(subcommand)]
+    Destination(Destination),
     /// Take a scheduled message back before it is due.
     Cancel(Cancel),
     /// Answer RocketMQ's check-backs of a producer group from the database, until SIGTERM or SIGINT; in any number of copies.
@@ -406,6 +409,27 @@ pub struct Pause {
     /// In this shard; may be repeated. Without it: in all shards.
     #[arg(long, value_name = "N")]
     pub shard: Vec<u16>,
+    #[command(flatten)]
+    pub ordering: Ordering,
+}
+
+/// `destination`.
+#[derive(Debug, Subcommand)]
+pub enum Destination {
+    /// Give up a destination that is not configured any more: what it has not got it never gets, what is parked for it goes,
+    /// and the log is kept for it no longer. If it comes back, it begins at the end, like any new one.
+    Drop(DestinationDrop),
+}
+
+/// `destination drop`.
+#[derive(Debug, Args)]
+pub struct DestinationDrop {
+    /// Name of the destination.
+    pub name: String,
+    #[command(flatten)]
+    pub source: Source,
+    #[command(flatten)]
+    pub which: Which,
     #[command(flatten)]
     pub ordering: Ordering,
 }

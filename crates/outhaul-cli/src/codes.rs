@@ -89,6 +89,10 @@ codes! {
     NOTHING_THERE = "OUT-3031", Usage, "`outhaul status` lists shards and destinations";
     /// An edit of what no route names.
     EDIT_WITHOUT_ROUTE = "OUT-3032", Failure, "add a [[route]] for the topic, restart the relay and redrive it; it can be edited where it is parked then";
+    /// A destination that is to be dropped, and is in the configuration.
+    STILL_CONFIGURED = "OUT-3033", Usage, "take its [[destination]] and its name in routes out of the configuration, restart every relay with it, then order it again";
+    /// Relays have different destinations, so that it is open what a destination's end would mean.
+    RELAYS_DIFFER = "OUT-3034", Failure, "restart every relay with the same configuration (`outhaul status` shows them), then order it again";
     /// A replay that cannot be gone on with.
     NOT_RESUMED = "OUT-3040", Usage, "`outhaul acts` lists replays and how far they have got";
     /// A replay that was stopped before its end.
@@ -175,7 +179,7 @@ pages! {
     "2030" "2031" "2032" "2033" "2034" "2035" "2036" "2037" "2038" "2039" "2040" "2041" "2042" "2043" "2044" "2045"
     "3001" "3002" "3003" "3004" "3005" "3006" "3007" "3008" "3009" "3010" "3011" "3012" "3013" "3014" "3015" "3016"
     "3017" "3018" "3019" "3020" "3021" "3022" "3023" "3024" "3025" "3026" "3027" "3028" "3029" "3030" "3031" "3032"
-    "3040" "3041" "3055" "3056" "3057"
+    "3033" "3034" "3040" "3041" "3055" "3056" "3057"
     "4001" "4002" "4003" "4004" "4005" "4006" "4007" "4008" "4009" "4010" "4011" "4012" "4013"
     "4014" "4015" "4016" "4017" "4018" "4019" "4020" "4021" "4030" "4031" "4032" "4033"
     "4040" "4041" "4042"

@@ -46,11 +46,13 @@ pub enum Verb {
     Cancel,
     /// What the log holds is delivered once more, by the command that ordered it.
     Replay,
+    /// A destination that is not configured any more is given up: its cursor, what waits for it, what is parked for it.
+    Drop,
 }
 
 impl Verb {
-    const ALL: [Self; 7] =
-        [Self::Redrive, Self::Skip, Self::Edit, Self::Pause, Self::Resume, Self::Cancel, Self::Replay];
+    const ALL: [Self; 8] =
+        [Self::Redrive, Self::Skip, Self::Edit, Self::Pause, Self::Resume, Self::Cancel, Self::Replay, Self::Drop];
 
     /// The word for it in tables, output and metrics.
     pub const fn as_str(self) -> &'static str {
@@ -62,6 +64,7 @@ impl Verb {
             Self::Resume => "resume",
             Self::Cancel => "cancel",
             Self::Replay => "replay",
+            Self::Drop => "drop",
         }
     }
 

@@ -164,9 +164,11 @@ impl Comparison {
         self.ended = rows.is_empty();
         for (number, row) in rows {
             self.lowest = Some(number);
-            // What was skipped since is not the destination's any more, whatever it acknowledged of it before.
-            let skips = row.acts.iter().filter(|t| t.verb == Verb::Skip && t.destination == self.destination);
-            skips.flat_map(|t| t.positions.iter()).for_each(|run| self.seen.insert_run(run));
+            // What was skipped since, or was there when it was dropped, is not the destination's any more, whatever it
+            // acknowledged of it before.
+            let given_up = |verb| matches!(verb, Verb::Skip | Verb::Drop);
+            let acts = row.acts.iter().filter(|t| given_up(t.verb) && t.destination == self.destination);
+            acts.flat_map(|t| t.positions.iter()).for_each(|run| self.seen.insert_run(run));
             let Some((state, mut receipts)) = row.lanes.into_iter().find(|(s, _)| s.destination == self.destination)
             else {
                 // Lanes are carried from row to row: this one is younger than the row.

@@ -47,6 +47,8 @@ pub enum Fault {
     EditForgotten,
     /// A parked message goes although the lane has not come to what is older.
     RedriveOvertakes,
+    /// What was acknowledged before its destination was dropped counts when that comes back.
+    DropForgotten,
     /// A paused lane sends on.
     PauseIgnored,
     /// What is paused is not known after a recovery.

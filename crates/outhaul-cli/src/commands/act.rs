@@ -127,6 +127,9 @@ impl ActReport {
         if matches!(self.verb, "redrive" | "skip" | "edit") {
             line.push_str(&format!(", {} changed", self.changed));
         }
+        if self.verb == "drop" {
+            line.push_str(&format!(", {} parked given up", self.changed));
+        }
         if self.verb == "replay" {
             line.push_str(&format!(", {} delivered", self.changed));
         }

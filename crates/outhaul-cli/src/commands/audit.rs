@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use outhaul_core::act::{ActNumber, Verb};
+use outhaul_core::act::{ActNumber, Touched, Verb};
 use outhaul_core::chunk::DestinationNames;
 use outhaul_core::message::Message;
 use outhaul_core::parked::ParkedEntry;
@@ -241,8 +241,10 @@ async fn deliveries(store: &Arc<dyn Store>, m: &Message, names: &[String]) -> Re
     let mut receipts: BTreeMap<String, Receipt> = BTreeMap::new();
     let rows = store.receipts_of(m.shard, m.position).await?;
     let skips = rows.iter().flat_map(|row| &row.acts).filter(|t| t.verb == Verb::Skip);
-    let skipped: Vec<String> =
-        skips.filter(|t| t.positions.contains(m.position.0)).map(|t| t.destination.clone()).collect();
+    let of = |t: &&Touched| t.positions.contains(m.position.0);
+    let skipped: Vec<String> = skips.filter(of).map(|t| t.destination.clone()).collect();
+    let drops = rows.iter().flat_map(|row| &row.acts).filter(|t| t.verb == Verb::Drop);
+    let dropped: Vec<String> = drops.filter(of).map(|t| t.destination.clone()).collect();
     for (lane, of_lane) in rows.into_iter().flat_map(|row| row.lanes) {
         for r in of_lane.into_iter().filter(|r| r.position == m.position) {
             // Sent more than once: the newest answer counts, and rows and receipts come in the order of the answers.
@@ -271,6 +273,8 @@ async fn deliveries(store: &Arc<dyn Store>, m: &Message, names: &[String]) -> Re
             let mut delivery = delivery(name.clone(), receipts.get(&name), entry, settled);
             if entry.is_none() && skipped.contains(&name) {
                 delivery.state = "skipped";
+            } else if entry.is_none() && dropped.contains(&name) && !receipts.contains_key(&name) {
+                delivery.state = "dropped";
             }
             delivery
         })
@@ -345,6 +349,7 @@ fn sentence(r: &Report) -> String {
             "pending" => "does not have it yet".to_owned(),
             "retrying" => format!("will be tried again after {}{why}", times(d.attempts)),
             "skipped" => "was given up by an operator".to_owned(),
+            "dropped" => "was dropped by an operator and never gets it".to_owned(),
             "waiting" => "waits behind an earlier message of its key".to_owned() + &why,
             _ => format!("has given up after {}{why}", times(d.attempts)),
         });

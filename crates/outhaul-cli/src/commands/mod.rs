@@ -8,6 +8,7 @@ mod checkback;
 mod contract;
 #[cfg(feature = "sqlite")]
 mod demo;
+mod destination;
 mod enqueue;
 mod explain;
 mod init;
@@ -50,6 +51,7 @@ pub async fn run(arguments: &Arguments) -> Outcome {
         Command::Parked(a) => Box::pin(parked::run(a, json)).await,
         Command::Pause(a) => pause::run(a, Verb::Pause, json).await,
         Command::Resume(a) => pause::run(a, Verb::Resume, json).await,
+        Command::Destination(a) => destination::run(a, json).await,
         Command::Cancel(a) => cancel::run(a, json).await,
         Command::Checkback(a) => Box::pin(checkback::run(a, json)).await,
         Command::Replay(a) => Box::pin(replay::run(a, json)).await,

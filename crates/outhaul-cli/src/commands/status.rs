@@ -430,8 +430,8 @@ fn table(report: &Report) -> Vec<String> {
                 if l.is_left_behind() {
                     notes.push(format!(
                         "{} shard {}: {} is not configured; the log is kept from its cursor on, and reshard refuses: put it \
-                         back into the configuration until it is settled",
-                        o.name, s.shard, l.destination
+                         back into the configuration until it is settled, or `outhaul destination drop {}`",
+                        o.name, s.shard, l.destination, l.destination
                     ));
                 }
                 let paused = |p: &PauseReport| {

@@ -153,7 +153,7 @@ pub(super) async fn left_behind(store: &Arc<dyn Store>, config: &Config) -> Resu
     let warning = |name| {
         format!(
             "{name} is not configured any more and has not settled all of the log, which is kept from its cursor on; put it back \
-             until it is settled"
+             until it is settled, or give it up with `outhaul destination drop {name}`"
         )
     };
     Ok(names.into_iter().map(warning).collect())

@@ -14,6 +14,8 @@ on_every_database!(
     a_paused_destination_waits,
     a_scheduled_message_is_cancelled,
     instances_with_other_destinations_are_told,
+    a_destination_that_is_gone_is_dropped,
+    what_waits_or_gives_no_reason_is_told,
 );
 
 /// Two messages of a key, the first of which cannot be read.
@@ -242,4 +244,78 @@ async fn instances_with_other_destinations_are_told(flavour: Flavour) {
     until("only one is left", async || scene.run(&["status", "--db", db]).await.code == 0).await;
     one.signal("TERM").await;
     one.end().await.expect(0);
+}
+
+async fn a_destination_that_is_gone_is_dropped(flavour: Flavour) {
+    let scene = Scene::ready(flavour).await;
+    let destination =
+        |name: &str| format!("[[destination]]\nname = \"{name}\"\nkind = \"file\"\npath = \"{name}.jsonl\"\n");
+    let config = |names: &[&str]| {
+        let all: String = names.iter().map(|n| destination(n)).collect();
+        let to = names.join("\", \"");
+        let outbox = format!("[[outbox]]\nname = \"shop\"\nurl = \"{}\"\n", scene.url());
+        scene.folder.write("outhaul.toml", &format!("{outbox}{all}[[route]]\ntopic = \"*\"\nto = [\"{to}\"]\n"));
+    };
+    let drop = |name| ["destination", "drop", name, "--why", "it was sold"];
+    config(&["trail", "ledger"]);
+    blocked(&scene).await;
+    scene.run(&["relay", "--until-empty"]).await;
+    let refused = scene.run(&drop("ledger")).await.expect(2);
+    assert!(refused.stderr.starts_with("OUT-3033 "), "{}", refused.stderr);
+
+    config(&["trail"]);
+    scene.enqueue("{\"id\":\"later\",\"topic\":\"order-created\",\"payload\":1}\n").await.expect(0);
+    scene.run(&["relay", "--until-empty"]).await;
+    let status = scene.run(&["status"]).await.expect(3);
+    assert!(status.stdout.contains("ledger is not configured; the log is kept"), "{}", status.stdout);
+    let pruned = scene.run(&["prune"]).await.expect(0);
+    assert!(pruned.stderr.contains("shop: ledger is not configured any more"), "{}", pruned.stderr);
+    let refused = scene.run(&drop("nobody")).await.expect(2);
+    assert!(refused.stderr.starts_with("OUT-3031 "), "{}", refused.stderr);
+
+    let relay = scene.folder.start(&["relay"], &[]);
+    until("the shard is owned", async || {
+        scene.run(&["status", "--json"]).await.json()["outboxes"][0]["shards"][0]["owner"].is_string()
+    })
+    .await;
+    let dropped = scene.run(&drop("ledger")).await.expect(0);
+    assert!(dropped.stdout.contains("drop ledger: done, 2 parked given up"), "{}", dropped.stdout);
+    assert!(dropped.stderr.contains("and 2 that are parked for it"), "{}", dropped.stderr);
+    relay.signal("TERM").await;
+    relay.end().await;
+    let status = scene.run(&["status"]).await;
+    assert!(!status.stdout.contains("ledger"), "{}", status.stdout);
+    let states = async |id: &str| -> Vec<String> {
+        let audit = scene.run(&["audit", id, "--json"]).await.json();
+        let one = |d: &Value| format!("{} {}", d["destination"].as_str().unwrap(), d["state"].as_str().unwrap());
+        audit["deliveries"].as_array().unwrap().iter().map(one).collect()
+    };
+    assert_eq!(states("bad").await, ["trail dead", "ledger dropped"]);
+    assert_eq!(states("later").await, ["trail delivered"]);
+    let aloud = scene.run(&["audit", "bad"]).await;
+    assert!(aloud.stdout.contains("ledger was dropped by an operator"), "{}", aloud.stdout);
+    assert!(aloud.stdout.contains(": it was sold"), "{}", aloud.stdout);
+
+    // It comes back: like a new one it begins at the end.
+    config(&["trail", "ledger"]);
+    scene.run(&["relay", "--until-empty"]).await;
+    scene.enqueue("{\"id\":\"new\",\"topic\":\"order-created\",\"payload\":1}\n").await.expect(0);
+    scene.run(&["relay", "--until-empty"]).await;
+    assert_eq!(ids(&scene.folder.json_lines("ledger.jsonl")), ["new"]);
+    assert_eq!(ids(&scene.folder.json_lines("trail.jsonl")), ["later", "new"]);
+}
+
+async fn what_waits_or_gives_no_reason_is_told(flavour: Flavour) {
+    let scene = Scene::ready(flavour).await;
+    let db = scene.url();
+    blocked(&scene).await;
+    assert!(scene.deliver("out.jsonl").await.is_empty());
+    let redrive = |why| ["parked", "redrive", "--db", db, "--id", "behind", "--why", why];
+    for blank in ["", "  ", "\t"] {
+        let refused = scene.run(&redrive(blank)).await.expect(2);
+        assert!(refused.stderr.contains("--why"), "{}", refused.stderr);
+    }
+    assert_eq!(scene.run(&["acts", "--db", db]).await.expect(0).stdout, "");
+    let ordered = scene.run(&redrive("now")).await.expect(3);
+    assert!(ordered.stderr.contains("it waits behind an earlier message of its key"), "{}", ordered.stderr);
 }

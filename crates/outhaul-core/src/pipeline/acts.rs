@@ -12,7 +12,7 @@ use crate::instance::Event;
 use crate::lane::Changed;
 use crate::message::{Message, Position};
 use crate::parked::ParkedWrite;
-use crate::runs::Runs;
+use crate::runs::{Run, Runs};
 
 /// Acts of a shard that are carried out at one time; others wait.
 const MOST_WALKS: usize = 64;
@@ -144,10 +144,10 @@ impl Acts {
         write
     }
 
-    fn touch(&mut self, act: &Act, destination: &str, position: Position) {
+    fn touch(&mut self, act: &Act, destination: &str, positions: Run) {
         let (number, verb) = (act.number, act.verb);
         let new = || Touched { number, verb, destination: destination.to_owned(), positions: Runs::new() };
-        self.touched.entry(number).or_insert_with(new).positions.insert(position.0);
+        self.touched.entry(number).or_insert_with(new).positions.insert_run(positions);
         self.pending += 1;
     }
 }
@@ -177,6 +177,13 @@ impl Pipeline {
     fn obstacle(&self, act: &Act, destination: &str) -> Option<String> {
         let here = self.lanes.iter().any(|lane| lane.name() == destination);
         match act.verb {
+            Verb::Drop if here => {
+                Some(format!("the relay that owns the shard still has the destination {destination}"))
+            }
+            Verb::Drop if destination == NO_ROUTE => {
+                Some("what no route names is no destination: skip or redrive it".to_owned())
+            }
+            Verb::Drop => None,
             Verb::Skip => None,
             Verb::Redrive if destination == NO_ROUTE || here => None,
             Verb::Edit if destination == NO_ROUTE => Some("what no route names cannot be edited".to_owned()),
@@ -252,7 +259,9 @@ impl Pipeline {
         loop {
             let Some(found) = walk.page.pop_front() else {
                 if walk.ended {
-                    self.acts.note(&walk.act, ActState::Done, &walk.note, now);
+                    let resumed = walk.act.verb == Verb::Drop && self.drop_lane(walk, config);
+                    let write = self.acts.note(&walk.act, ActState::Done, &walk.note, now);
+                    write.pause = resumed.then(|| PauseWrite::Resume(Some(walk.destination.clone())));
                     self.tell_act(&walk.act, None, events);
                     return true;
                 }
@@ -278,13 +287,29 @@ impl Pipeline {
                 Changed::Yes => {
                     walk.act.done += 1;
                     walk.passed(now);
-                    self.acts.touch(&walk.act, &walk.destination, found.entry.position);
+                    self.acts.touch(
+                        &walk.act,
+                        &walk.destination,
+                        Run { first: found.entry.position.0, last: found.entry.position.0 },
+                    );
                 }
                 Changed::No => {}
             }
             walk.act.next = Position(found.entry.position.0 + 1);
             self.acts.note(&walk.act, ActState::Open, &walk.note, now);
         }
+    }
+
+    /// Nothing of a destination is parked any more: its lane goes with the checkpoint that says so, and with it a pause
+    /// (returned is whether there was one). Nothing that was acknowledged before is looked for, should it come back.
+    fn drop_lane(&mut self, walk: &Walk, config: &Config) -> bool {
+        self.carried.retain(|state| state.destination != walk.destination);
+        if let Some(last) = self.log_end.0.checked_sub(1)
+            && !config.faults.has(Fault::DropForgotten)
+        {
+            self.acts.touch(&walk.act, &walk.destination, Run { first: 0, last });
+        }
+        self.acts.paused.remove(&Some(walk.destination.clone()))
     }
 
     fn edits_stored(&self, destination: &str) -> u64 {
@@ -297,7 +322,7 @@ impl Pipeline {
             (Verb::Redrive, Some(lane)) => lane.redrive(&found.entry, now),
             (Verb::Redrive, None) => self.reroute(walk, found, config, now),
             (Verb::Skip, Some(lane)) => lane.skip(&found.entry, now),
-            (Verb::Skip, None) => self.remove_laneless(&walk.destination, found.entry.position, now),
+            (Verb::Skip | Verb::Drop, None) => self.remove_laneless(&walk.destination, found.entry.position, now),
             (Verb::Edit, Some(_)) => self.edit(walk, found, config, now),
             _ => Changed::No,
         }

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use outhaul_core::act::{Act, ActNumber, ActState, Edit, Selector, Touched, Verb};
 use outhaul_core::checkpoint::{Checkpoint, ShardOutcome};
 use outhaul_core::chunk::DestinationNames as _;
-use outhaul_core::destination::NO_ROUTE;
+use outhaul_core::destination::{DestinationIndex, NO_ROUTE};
 use outhaul_core::message::{Message, Position, ShardId};
 use outhaul_core::parked::{ParkedEntry, ParkedWrite};
 
@@ -19,6 +19,9 @@ impl World {
     pub(super) fn operator_acts(&mut self) {
         if self.db_is_away() {
             return;
+        }
+        if self.scenario.drops > 0 && self.dice.chance(self.scenario.drops) {
+            return self.order_drop();
         }
         match self.dice.between((0, 99)) {
             0..=39 => self.order_selected(Verb::Redrive),
@@ -129,6 +132,13 @@ impl World {
         self.order(&[entry.shard], Verb::Edit, Some(entry.destination), selector, Some(edit));
     }
 
+    /// A destination is given up. Owners that have it refuse.
+    fn order_drop(&mut self) {
+        let d = self.dice.place(self.limits.destinations.len());
+        let name = self.limits.destinations[d].name.clone();
+        self.order(&self.all_shards(), Verb::Drop, Some(name), Selector::default(), None);
+    }
+
     fn order_pause(&mut self, verb: Verb) {
         let d = self.dice.place(self.limits.destinations.len());
         let mut destination = self.dice.chance(700).then(|| self.limits.destinations[d].name.clone());
@@ -186,6 +196,8 @@ impl World {
             let entry = &mut self.ledger.entries[number];
             match (touched.verb, d) {
                 (Verb::Skip, Some(d)) => entry.at[d].skipped = true,
+                // What no route named may be routed there later.
+                (Verb::Drop, Some(d)) => entry.at[d].skipped |= entry.destinations.contains(DestinationIndex(d as u8)),
                 (Verb::Skip, None) => entry.skipped_unrouted = true,
                 (Verb::Redrive, Some(d)) => entry.at[d].redriven_at = entry.at[d].redriven_at.max(row.at),
                 (Verb::Redrive, None) => {}

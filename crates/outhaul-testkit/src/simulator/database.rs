@@ -42,6 +42,8 @@ pub(super) struct Shard {
     receipted: Vec<Runs>,
     /// Positions that the stored lane states call settled, by destination.
     settled: Vec<Runs>,
+    /// Positions below it are not owed to a destination, since it was dropped.
+    dropped_below: BTreeMap<usize, u64>,
     /// Epochs under which a checkpoint has committed.
     proven: BTreeSet<Epoch>,
 }

@@ -471,7 +471,8 @@ impl World {
         match r.fresh.filter(|_| unchanged) {
             Some(before) => self.goes_to(run, Stage::Finish(before)), // Nothing has changed: relays may start again.
             None if r.life == Life::Running => self.run_ends(run, "the expression was not changed for certain"),
-            None => {}
+            // It would end as soon as it goes on; until they run out, nobody gets its leases.
+            None => self.reshards.runs[run].life = Life::Killed,
         }
     }
 

@@ -37,8 +37,10 @@ pub struct Scenario {
     pub reconfigured: bool,
     /// Destinations have a rate, a concurrency, or both.
     pub limited: bool,
-    /// What operators have done: redrive, skip, edit, pause, resume.
+    /// What operators have done: redrive, skip, edit, pause, resume, drop.
     pub acts: (u64, u64),
+    /// Acts that drop a destination, of a thousand.
+    pub drops: u32,
     /// Replays that operators order.
     pub replays: (u64, u64),
     /// Times at which a process that carries one out is killed, paused, stopped or taken over.
@@ -171,6 +173,7 @@ impl Scenario {
         drains: (0, 2),
         until_empty: false,
         reconfigured: false,
+        drops: 0,
         limited: false,
         acts: (0, 0),
         replays: (0, 0),
@@ -377,6 +380,9 @@ impl Scenario {
     /// The same, while destinations come into the configuration and leave it: what had no route gets one.
     pub const ACTS_RECONFIGURED: Self =
         Self { name: "acts, reconfigured", joins: (1, 4), drains: (1, 4), reconfigured: true, ..Self::ACTS };
+
+    /// Destinations that are not configured any more are dropped, and come back.
+    pub const DROPPED: Self = Self { name: "dropped", acts: (10, 40), drops: 300, ..Self::ACTS_RECONFIGURED };
 
     /// Many acts, and destinations that forget again and again: what was edited is sent a second time.
     pub const ACTS_FORGOTTEN: Self = Self {

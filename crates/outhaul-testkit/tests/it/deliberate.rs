@@ -221,6 +221,11 @@ fn who_stores_how_far_a_replay_has_got_is_not_checked() {
 }
 
 #[test]
+fn what_was_acknowledged_before_a_drop_is_looked_for() {
+    is_found(Deliberate::Core(Fault::DropForgotten), &Scenario::DROPPED, "");
+}
+
+#[test]
 fn shards_are_changed_under_open_transactions() {
     is_found(Deliberate::ReshardNotAwaited, &Scenario::RESHARDED, "order of key");
 }

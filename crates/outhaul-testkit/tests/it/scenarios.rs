@@ -91,6 +91,11 @@ fn s5_acts_reconfigured() {
 }
 
 #[test]
+fn dropped() {
+    holds(&Scenario::DROPPED);
+}
+
+#[test]
 fn s5_acts_forgotten() {
     holds(&Scenario::ACTS_FORGOTTEN);
 }

@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
-use outhaul_core::act::{Act, ActNumber, ActState, FoundParked, PauseWrite, Selector, Verb};
+use outhaul_core::act::{Act, ActNumber, ActState, ActWrite, FoundParked, PauseWrite, Selector, Verb};
 use outhaul_core::checkpoint::ShardCheckpoint;
 use outhaul_core::message::{Epoch, Message, Position, ShardId};
 use outhaul_core::replay::Progress;
+use outhaul_core::runs::Runs;
 
 use super::Database;
 
@@ -86,6 +87,24 @@ impl Database {
                     *m = Arc::new(edit.apply(m));
                 }
             }
+        }
+    }
+
+    /// The destinations that a checkpoint drops.
+    pub(super) fn dropped_by(&self, s: &ShardCheckpoint) -> Vec<String> {
+        let done = s.acts.iter().filter(|write| write.state == ActState::Done);
+        let act = |write: &ActWrite| self.acts.iter().find(|row| row.act.number == write.number);
+        let drops = done.filter_map(act).filter(|row| row.act.verb == Verb::Drop);
+        drops.filter_map(|row| row.act.destination.clone()).collect()
+    }
+
+    /// Nothing is known any more of what a checkpoint drops, and what is in the log is not owed to it.
+    pub(super) fn drop_lanes(&mut self, s: &ShardCheckpoint) {
+        for name in self.dropped_by(s) {
+            let Some(d) = self.names.iter().position(|n| *n == name) else { continue };
+            let tables = &mut self.shards[usize::from(s.shard.0)];
+            tables.settled[d] = Runs::new();
+            tables.dropped_below.insert(d, tables.log.len() as u64);
         }
     }
 

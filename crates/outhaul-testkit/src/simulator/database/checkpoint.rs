@@ -104,6 +104,7 @@ impl Database {
         applied.moved.extend(moved.iter().filter_map(|m| Some((number_of(&m.id)?, m.destinations))));
         let receipts = self.receipts_stored(s)?;
         self.write_acts(s)?;
+        self.drop_lanes(s);
         let tables = &mut self.shards[usize::from(s.shard.0)];
         tables.log.extend(moved);
         for write in &s.parked {
@@ -127,7 +128,7 @@ impl Database {
         let told = |destination: &str, position: Position| {
             let of_lane = s.receipts.acts.iter().filter(|t| t.destination == destination);
             of_lane
-                .filter(|t| t.verb == Verb::Skip || destination == NO_ROUTE)
+                .filter(|t| matches!(t.verb, Verb::Skip | Verb::Drop) || destination == NO_ROUTE)
                 .any(|t| t.positions.contains(position.0))
         };
         for write in &s.parked {
@@ -183,11 +184,13 @@ impl Database {
         ledger: &Ledger,
         applied: &mut Applied,
     ) -> Result<(), String> {
+        let dropped = c.shards.iter().find(|s| s.shard == shard).map(|s| self.dropped_by(s)).unwrap_or_default();
         let tables = &mut self.shards[usize::from(shard.0)];
         let Some((newest, older)) = tables.receipts.split_last() else { return Ok(()) };
         let before = older.last().into_iter().flat_map(|r| r.row.lanes.iter().map(|(s, _)| &s.destination));
-        if let Some(name) =
-            before.chain(c.destinations.iter()).find(|n| newest.row.lanes.iter().all(|(s, _)| s.destination != **n))
+        if let Some(name) = before
+            .chain(c.destinations.iter())
+            .find(|n| newest.row.lanes.iter().all(|(s, _)| s.destination != **n) && !dropped.contains(n))
         {
             return Err(format!("lane {name} is not in the receipt row"));
         }
@@ -233,7 +236,8 @@ impl Database {
                 let message = at(p).ok_or("a settled position is not in the log")?;
                 let routed = message.destinations.iter().any(|i| usize::from(i.0) == d);
                 let parked = tables.parked.contains_key(&(name.clone(), Position(p)));
-                if routed && !parked && !tables.receipted[d].contains(p) {
+                let given_up = p < tables.dropped_below.get(&d).copied().unwrap_or_default();
+                if routed && !parked && !given_up && !tables.receipted[d].contains(p) {
                     return Err(format!(
                         "lane {name} calls {} settled, which is neither delivered nor parked",
                         message.id
