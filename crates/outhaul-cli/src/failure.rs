@@ -78,7 +78,8 @@ impl fmt::Display for Failure {
 
 impl From<StoreError> for Failure {
     fn from(e: StoreError) -> Self {
-        Self { code: e.kind.code().into(), message: e.message, remedy: e.kind.remedy().into(), blame: Blame::Failure }
+        let blame = if e.kind == StoreErrorKind::Configuration { Blame::Usage } else { Blame::Failure };
+        Self { code: e.kind.code().into(), message: e.message, remedy: e.kind.remedy().into(), blame }
     }
 }
 

@@ -124,12 +124,18 @@ struct Plan {
 fn destination<'a>(config: &'a Config, name: &str) -> Result<&'a Destination, Failure> {
     let Some(found) = config.destinations.iter().find(|d| d.name == name) else {
         let what = format!("no destination {name} is configured; a replay delivers to one of the configuration");
-        return Err(Failure::new(&codes::NOTHING_THERE, what));
+        let names: Vec<&str> = config.destinations.iter().map(|d| d.name.as_str()).collect();
+        let remedy = match names.is_empty() {
+            true => "name a configuration file with destinations: `--config FILE`".to_owned(),
+            false => format!("there are: {}", names.join(", ")),
+        };
+        return Err(Failure::new(&codes::NOTHING_THERE, what).remedy(remedy));
     };
     if config.routes.iter().any(|route| route.goes_to(name)) {
         return Ok(found);
     }
-    Err(Failure::new(&codes::NOWHERE_TO_DELIVER, format!("no route leads to destination {name}")))
+    let none = Failure::new(&codes::NOWHERE_TO_DELIVER, format!("no route leads to destination {name}"));
+    Err(none.remedy(format!("add a [[route]] whose `to` names {name}: it says which topics belong there")))
 }
 
 async fn planned(store: &Arc<dyn Store>, a: &Replay, config: &Config) -> Result<Plan, Failure> {

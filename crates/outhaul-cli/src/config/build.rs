@@ -1,6 +1,6 @@
 //! From the tree to the configuration, with everything that has to hold between its parts.
 
-use std::path::PathBuf;
+use std::path::{Component, Path, PathBuf};
 
 use outhaul_core::config::{LaneLimits, Settings};
 use outhaul_core::destination::MAX_DESTINATIONS;
@@ -212,9 +212,33 @@ fn destinations<'a>(tables: &'a [Table], p: &mut Problems) -> Vec<(&'a Table, De
             let place = if e.code == SinkCode::Settings.code() { &t.origin } else { t.place("kind") };
             p.push(place, usage(e.into()));
         }
+        let place = place(&kind, &name, &settings);
+        let same = |(_, d): &&(&Table, Destination)| self::place(&d.kind, &d.name, &d.settings) == place;
+        if let Some((_, other)) = destinations.iter().find(same).filter(|_| place.is_some()) {
+            let what =
+                format!("destinations {} and {name} are the same place: each message would be there twice", other.name);
+            p.at(&t.origin, &codes::BAD_VALUE, what);
+        }
         destinations.push((t, Destination { name, kind, settings, limits, require_ack }));
     }
     destinations
+}
+
+/// Where a destination delivers to, of the kinds of which two with the same place would mix or swallow what they deliver.
+fn place(kind: &str, name: &str, settings: &Json) -> Option<(String, String, String)> {
+    let text = |key: &str| settings.get(key).and_then(Json::as_str).unwrap_or_default().to_owned();
+    match kind {
+        "file" => {
+            let path = text("path");
+            let normal: PathBuf = Path::new(&path).components().filter(|c| *c != Component::CurDir).collect();
+            (path != "-").then(|| (kind.to_owned(), normal.display().to_string(), String::new()))
+        }
+        "inbox" => {
+            let consumer = Some(text("consumer")).filter(|c| !c.is_empty()).unwrap_or_else(|| name.to_owned());
+            Some((text("url"), text("table_prefix"), consumer))
+        }
+        _ => None,
+    }
 }
 
 /// A request must end before the send that it is a part of, or the reason is never known: where it is not said, it is

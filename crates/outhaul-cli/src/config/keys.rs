@@ -370,7 +370,7 @@ const ROUTE: &[Key] = &[
         "rename",
         Text,
         Means("the topic that the application wrote"),
-        "The topic under which its messages are delivered. A `*` stands for what the one `*` of `topic` stood for. The log and `audit` keep the application's topic.",
+        "The topic under which its messages are delivered. A `*` stands for what the one `*` of `topic` stood for. The first route that matches, leads to the destination and has a `rename` counts. The log and `audit` keep the application's topic.",
     ),
     key(
         "tag",

@@ -30,6 +30,22 @@ fn problem(extra: &str) -> String {
     found[0].clone()
 }
 
+#[test]
+fn two_destinations_are_not_the_same_place() {
+    let two = |a: &str, b: &str| format!("[[destination]]\nname = \"a\"\n{a}\n[[destination]]\nname = \"b\"\n{b}\n");
+    let file = |path: &str| format!("kind = \"file\"\npath = \"{path}\"");
+    let inbox = |rest: &str| format!("kind = \"inbox\"\nurl = \"sqlite:i.db\"\n{rest}");
+    let same =
+        |first: &str, second: &str| problem(&two(first, second)).contains("destinations a and b are the same place");
+    assert!(same(&file("x/y"), &file("./x//y")));
+    assert!(same(&inbox("consumer = \"c\""), &inbox("consumer = \"c\"")));
+    assert!(same(&inbox("consumer = \"b\""), &inbox("")), "its own name is what a consumer is called");
+    for (first, second) in [(file("-"), file("-")), (file("x"), file("y")), (inbox(""), inbox(""))] {
+        let file = format!("[[outbox]]\nurl = \"sqlite:a.db\"\n{}", two(&first, &second));
+        assert!(read(&file, &[]).is_ok(), "{file}");
+    }
+}
+
 const WHOLE: &str = r#"
 [relay]
 instance = "one"

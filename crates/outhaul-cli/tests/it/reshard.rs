@@ -330,6 +330,6 @@ async fn a_relay_that_waits_takes_no_shard_in_the_middle_of_a_change(flavour: Fl
 #[tokio::test(flavor = "multi_thread")]
 async fn sqlite_has_one_shard() {
     let scene = Scene::ready(Flavour::Sqlite).await;
-    let refused = scene.reshard("4").await.expect(1);
+    let refused = scene.reshard("4").await.expect(2);
     assert!(refused.stderr.starts_with("OUT-1013 ") && refused.stderr.contains("one shard"), "{}", refused.stderr);
 }
