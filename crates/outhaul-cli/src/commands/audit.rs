@@ -129,7 +129,8 @@ fn transaction_sentence(r: &TransactionRecord) -> String {
     let receipt = r.receipt.as_deref().unwrap_or("unknown");
     match r.state {
         TransactionState::Committed => format!(
-            "{id} is a transactional message for {topic} whose transaction began on {at} and has committed; no broker has confirmed              it; first seen by a relay: {since}"
+            "{id} is a transactional message for {topic} whose transaction began on {at} and has committed; no broker has confirmed \
+             it; first seen by a relay: {since}"
         ),
         TransactionState::Ended => {
             format!(

@@ -161,6 +161,7 @@ cases! { $
         the_soonest_are_found
         a_row_is_handed_out_once_it_is_due
         a_row_that_is_held_is_passed_over
+        owners_that_claim_at_once_pass_over_nothing
         a_session_may_have_any_time_zone
     }
     lease {

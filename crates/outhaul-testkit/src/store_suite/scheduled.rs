@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use outhaul_core::runs::Run;
+use outhaul_core::runs::{Run, Runs};
 use outhaul_core::schedule::Upcoming;
 use outhaul_store::{CancelRequest, NewRow, ReadPurpose, ReadRequest};
 
@@ -114,6 +114,51 @@ pub async fn a_row_that_is_held_is_passed_over(flavour: Flavour) {
     regrets.execute("ROLLBACK").await;
     assert_eq!(ids_of(&f, ReadPurpose::Due).await, ["b", "c"]);
     assert_eq!(f.hot_ids().await, ["far", "b", "c"]);
+}
+
+/// Owners of different shards that make rows ordinary at the same time do not pass over each other's, not even for the
+/// moment in which a statement looks at the row behind its own.
+pub async fn owners_that_claim_at_once_pass_over_nothing(flavour: Flavour) {
+    const ROWS: usize = 800;
+    const STEP: usize = 10;
+    let (f, now) = with_a_clock(flavour).await;
+    if !f.writers_are_concurrent() {
+        return;
+    }
+    let due = now + SECOND_US;
+    // Neighbours are of one key, so that an owner asks for runs.
+    let of_key = |n: usize| NewRow { key: Some(format!("k{}", n / 3)), ..row(&format!("s{n}"), due) };
+    f.store.enqueue(&(0..ROWS).map(of_key).collect::<Vec<_>>()).await.expect("enqueue");
+    let mut claims = Vec::new();
+    for shard in f.shards() {
+        let (store, all) = (f.another_store().await, [Run { first: 0, last: u64::MAX }]);
+        let found = store.look_ahead(&[shard], &all, ROWS + 1).await.expect("look_ahead").rows;
+        let seqs: Vec<u64> = found.iter().filter(|r| r.due_at_us == due).map(|r| r.seq.0).collect();
+        let everything = f.everything();
+        claims.push(async move {
+            for step in seqs.chunks(STEP) {
+                let mut runs = Runs::new();
+                step.iter().for_each(|seq| drop(runs.insert(*seq)));
+                let ranges = runs.iter().collect();
+                let request =
+                    ReadRequest { purpose: ReadPurpose::Due, shards: vec![shard], ranges, ..everything.clone() };
+                let rows = store.read(&request).await.expect("read").rows;
+                assert_eq!(rows.iter().map(|r| r.seq.0).collect::<Vec<_>>(), step, "of shard {shard}");
+            }
+            store.close().await;
+            seqs.len()
+        });
+    }
+    let began = Instant::now();
+    while now_us(&f).await <= due {
+        assert!(began.elapsed() < LIMIT);
+    }
+    let claims: Vec<_> = claims.into_iter().map(tokio::spawn).collect();
+    let mut claimed = 0;
+    for claim in claims {
+        claimed += claim.await.expect("a claim");
+    }
+    assert_eq!(claimed, ROWS);
 }
 
 /// What a session's time zone is does not matter.
