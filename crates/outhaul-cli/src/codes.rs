@@ -92,7 +92,7 @@ codes! {
     /// A destination that is to be dropped, and is in the configuration.
     STILL_CONFIGURED = "OUT-3033", Usage, "take its [[destination]] and its name in routes out of the configuration, restart every relay with it, then order it again";
     /// Relays have different destinations, so that it is open what a destination's end would mean.
-    RELAYS_DIFFER = "OUT-3034", Failure, "restart every relay with the same configuration (`outhaul status` shows them), then order it again";
+    RELAYS_DIFFER = "OUT-3034", Failure, "restart every relay with the same configuration, then order it again; one that was killed counts for a minute";
     /// A replay that cannot be gone on with.
     NOT_RESUMED = "OUT-3040", Usage, "`outhaul acts` lists replays and how far they have got";
     /// A replay that was stopped before its end.

@@ -49,6 +49,14 @@ pub enum Fault {
     RedriveOvertakes,
     /// What was acknowledged before its destination was dropped counts when that comes back.
     DropForgotten,
+    /// A destination is dropped, and its lane is carried along.
+    DropKeepsLane,
+    /// A destination is dropped, and what is parked for it stays.
+    DropKeepsParked,
+    /// A destination is dropped, and its pause stays.
+    DropKeepsPause,
+    /// A destination is dropped by an owner that delivers to it.
+    DropUnasked,
     /// A paused lane sends on.
     PauseIgnored,
     /// What is paused is not known after a recovery.

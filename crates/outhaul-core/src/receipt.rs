@@ -120,7 +120,8 @@ pub struct LaneReceipt {
 pub struct ReceiptRow {
     /// The lanes, each with its new receipts by rising position.
     pub lanes: Vec<(LaneState, Vec<LaneReceipt>)>,
-    /// What operators' acts have changed meanwhile. Older receipts of what was skipped, or of a destination that was dropped, do not count any more.
+    /// What operators' acts have changed meanwhile. Older receipts of what was skipped, or of a destination that was dropped,
+    /// do not count any more.
     pub acts: Vec<Touched>,
 }
 

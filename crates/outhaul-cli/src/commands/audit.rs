@@ -214,7 +214,9 @@ async fn acts(
         r.act.shard == m.shard && position == Some(m.position)
     };
     let mut records = store.acts(&ActsWanted::Numbers(numbers)).await?;
-    records.retain(|r| r.act.shard == m.shard);
+    let was_routed = |name: &Option<String>| m.destinations.iter().any(|d| Some(names.name(d)) == name.as_deref());
+    // A drop names every position of the log.
+    records.retain(|r| r.act.shard == m.shard && (r.act.verb != Verb::Drop || was_routed(&r.act.destination)));
     let replays = store.acts(&ActsWanted::Replays(m.shard)).await?;
     records.extend(replays.into_iter().filter(|r| covers(r, m, names, config)));
     let by_id = store.acts(&ActsWanted::MessageId(m.id.clone())).await?.into_iter().filter(of_position);
@@ -350,7 +352,7 @@ fn sentence(r: &Report) -> String {
             "pending" => "does not have it yet".to_owned(),
             "retrying" => format!("will be tried again after {}{why}", times(d.attempts)),
             "skipped" => "was given up by an operator".to_owned(),
-            "dropped" => "was dropped by an operator and never gets it".to_owned(),
+            "dropped" => "was dropped by an operator before it had got it".to_owned(),
             "waiting" => "waits behind an earlier message of its key".to_owned() + &why,
             _ => format!("has given up after {}{why}", times(d.attempts)),
         });

@@ -11,7 +11,7 @@ use outhaul_store::{InstanceStatus, NewAct, Store, StoreErrorKind};
 use super::{act, of_outbox, open};
 use crate::arguments::{Destination, DestinationDrop};
 use crate::failure::{Failure, Outcome};
-use crate::{codes, config, output};
+use crate::{codes, config, measure, output};
 
 /// Runs what `destination` is asked for.
 ///
@@ -95,7 +95,11 @@ async fn refuse_beside_differing_relays(store: &Arc<dyn Store>) -> Result<(), Fa
     if digests.len() < 2 {
         return Ok(());
     }
-    let names: Vec<&str> = live().map(|i| i.owner.as_str()).collect();
-    let what = format!("relays have different destinations or routes: {}", output::plain(names.join(", ")));
+    let names: Vec<String> =
+        live().map(|i| format!("{} (heard of {} ago)", i.owner, measure::span_text(i.heartbeat_ms))).collect();
+    let what = format!(
+        "relays have different destinations or routes: {}; one that was killed counts for a minute",
+        output::plain(names.join(", "))
+    );
     Err(Failure::new(&codes::RELAYS_DIFFER, what))
 }

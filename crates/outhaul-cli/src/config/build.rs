@@ -216,7 +216,7 @@ fn destinations<'a>(tables: &'a [Table], p: &mut Problems) -> Vec<(&'a Table, De
         let same = |(_, d): &&(&Table, Destination)| self::place(&d.kind, &d.name, &d.settings) == place;
         if let Some((_, other)) = destinations.iter().find(same).filter(|_| place.is_some()) {
             let what =
-                format!("destinations {} and {name} are the same place: each message would be there twice", other.name);
+                format!("destinations {} and {name} are the same place: use one of them in both routes", other.name);
             p.at(&t.origin, &codes::BAD_VALUE, what);
         }
         destinations.push((t, Destination { name, kind, settings, limits, require_ack }));

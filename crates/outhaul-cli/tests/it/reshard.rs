@@ -17,6 +17,7 @@ on_every_server!(
     what_is_not_settled_is_in_the_way,
     a_change_that_was_killed_is_gone_on_with,
     a_relay_that_waits_takes_no_shard_in_the_middle_of_a_change,
+    tens_of_thousands_of_rows_that_wait_follow,
 );
 
 impl Scene {
@@ -324,6 +325,26 @@ async fn a_relay_that_waits_takes_no_shard_in_the_middle_of_a_change(flavour: Fl
     }
     changed.expect(0);
     assert_eq!(scene.deliver("out.jsonl").await.len(), 1);
+}
+
+/// The relays were stopped for a while: what waits has to follow well within the leases.
+async fn tens_of_thousands_of_rows_that_wait_follow(flavour: Flavour) {
+    const ROWS: usize = 40_000;
+    const STEP: usize = 5_000;
+    let scene = Scene::sharded(flavour, "4").await;
+    for from in (0..ROWS).step_by(STEP) {
+        let rows: Vec<String> = (from..from + STEP).map(|n| format!("('m{n}', 't', 'k{}', '1')", n % 1_000)).collect();
+        scene
+            .database
+            .execute(&format!("INSERT INTO outbox (id, topic, msg_key, payload) VALUES {}", rows.join(",")))
+            .await;
+    }
+    let ran = scene.reshard("16").await.expect(0);
+    assert!(ran.stdout.contains("16 shards"), "{}", ran.stdout);
+    let rows = scene.shards_of_rows().await;
+    assert_eq!(rows.len(), ROWS);
+    assert!((4..16).all(|shard| rows.iter().any(|(_, of)| *of == shard)), "rows are in the new shards");
+    scene.run(&["validate", "--db", scene.url()]).await.expect(0);
 }
 
 #[cfg(feature = "sqlite")]

@@ -17,10 +17,11 @@ impl Instance {
         };
         self.acts.failures = 0;
         let mut events = Vec::new();
+        let faults = self.config.faults;
         for act in acts {
             let Some((shard, epoch)) = shards.iter().copied().find(|(shard, _)| *shard == act.shard) else { continue };
             if let Some(p) = self.pipeline(shard, epoch).filter(|p| !p.draining) {
-                p.take_act(act, now, &mut events);
+                p.take_act(act, faults, now, &mut events);
             }
         }
         self.tell(events);

@@ -33,7 +33,7 @@ impl Instance {
             return;
         };
         let (mut pipeline, mut events) = (Pipeline::new(shard, epoch, config, &found, reads_after), Vec::new());
-        found.acts.iter().for_each(|act| pipeline.take_act(act.clone(), now, &mut events));
+        found.acts.iter().for_each(|act| pipeline.take_act(act.clone(), config.faults, now, &mut events));
         owned.phase = Phase::Running(Box::new(pipeline));
         let (_, log_end) = self.had.entry(shard).or_default();
         let from = std::mem::replace(log_end, found.log_end);

@@ -7,7 +7,7 @@ use super::Pipeline;
 use crate::act::{Act, ActNumber, ActState, ActWrite, FoundParked, Original, PauseWrite, Selector, Touched, Verb};
 use crate::config::{Config, Jitter, Now};
 use crate::destination::{DestinationIndex, NO_ROUTE};
-use crate::faults::Fault;
+use crate::faults::{Fault, Faults};
 use crate::instance::Event;
 use crate::lane::Changed;
 use crate::message::{Message, Position};
@@ -154,14 +154,14 @@ impl Acts {
 
 impl Pipeline {
     /// An act is open: it is begun, unless it is under way or over already.
-    pub(crate) fn take_act(&mut self, act: Act, now: Now, events: &mut Vec<Event>) {
+    pub(crate) fn take_act(&mut self, act: Act, faults: Faults, now: Now, events: &mut Vec<Event>) {
         if self.acts.walks.contains_key(&act.number) || self.acts.over.contains_key(&act.number) {
             return;
         }
         match (act.verb, &act.destination, &act.selector) {
             (Verb::Replay, _, _) => {} // It is its command's.
             (Verb::Pause | Verb::Resume, _, _) => self.pause(&act, now, events),
-            (_, Some(destination), Some(selector)) => match self.obstacle(&act, destination) {
+            (_, Some(destination), Some(selector)) => match self.obstacle(&act, destination, faults) {
                 Some(why) => self.refuse(&act, &why, now, events),
                 None if self.acts.walks.len() < MOST_WALKS => {
                     let (destination, selector) = (destination.clone(), selector.clone());
@@ -174,10 +174,10 @@ impl Pipeline {
     }
 
     /// Why an act cannot be carried out at all.
-    fn obstacle(&self, act: &Act, destination: &str) -> Option<String> {
+    fn obstacle(&self, act: &Act, destination: &str, faults: Faults) -> Option<String> {
         let here = self.lanes.iter().any(|lane| lane.name() == destination);
         match act.verb {
-            Verb::Drop if here => {
+            Verb::Drop if here && !faults.has(Fault::DropUnasked) => {
                 Some(format!("the relay that owns the shard still has the destination {destination}"))
             }
             Verb::Drop if destination == NO_ROUTE => {
@@ -303,13 +303,15 @@ impl Pipeline {
     /// Nothing of a destination is parked any more: its lane goes with the checkpoint that says so, and with it a pause
     /// (returned is whether there was one). Nothing that was acknowledged before is looked for, should it come back.
     fn drop_lane(&mut self, walk: &Walk, config: &Config) -> bool {
-        self.carried.retain(|state| state.destination != walk.destination);
+        if !config.faults.has(Fault::DropKeepsLane) {
+            self.carried.retain(|state| state.destination != walk.destination);
+        }
         if let Some(last) = self.log_end.0.checked_sub(1)
             && !config.faults.has(Fault::DropForgotten)
         {
             self.acts.touch(&walk.act, &walk.destination, Run { first: 0, last });
         }
-        self.acts.paused.remove(&Some(walk.destination.clone()))
+        !config.faults.has(Fault::DropKeepsPause) && self.acts.paused.remove(&Some(walk.destination.clone()))
     }
 
     fn edits_stored(&self, destination: &str) -> u64 {
@@ -322,6 +324,7 @@ impl Pipeline {
             (Verb::Redrive, Some(lane)) => lane.redrive(&found.entry, now),
             (Verb::Redrive, None) => self.reroute(walk, found, config, now),
             (Verb::Skip, Some(lane)) => lane.skip(&found.entry, now),
+            (Verb::Drop, _) if config.faults.has(Fault::DropKeepsParked) => Changed::No,
             (Verb::Skip | Verb::Drop, None) => self.remove_laneless(&walk.destination, found.entry.position, now),
             (Verb::Edit, Some(_)) => self.edit(walk, found, config, now),
             _ => Changed::No,

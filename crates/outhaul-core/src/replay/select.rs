@@ -55,6 +55,11 @@ impl Selection {
         self.range
     }
 
+    /// Whether it leaves out what a lane brings.
+    pub const fn fills(&self) -> bool {
+        self.selector.fill
+    }
+
     /// Whether something of a chunk may be meant, by when the oldest and the newest of its messages were created,
     /// microseconds since 1970-01-01 UTC.
     pub fn may_fit(&self, (first, last): (i64, i64)) -> bool {
@@ -63,11 +68,15 @@ impl Selection {
     }
 
     /// Whether a message is meant, as it is for the destination since it was edited.
-    pub fn is_meant(&self, message: &Message) -> bool {
+    ///
+    /// What lies below `dropped_below` had been routed to the destination before it was dropped: a lane that has begun since
+    /// does not bring it.
+    pub fn is_meant(&self, message: &Message, dropped_below: Position) -> bool {
+        let of_lane = || message.destinations.contains(self.destination) && message.position >= dropped_below;
         self.range.contains(message.position)
             && self.selector.fits(message)
             && self.routes.destinations(&message.topic).contains(self.destination)
-            && !(self.selector.fill && message.destinations.contains(self.destination))
+            && !(self.selector.fill && of_lane())
     }
 
     /// Adds messages that are meant to a page, and tells what is delivered from what is left out: what cannot be read, and

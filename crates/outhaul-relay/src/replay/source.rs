@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use outhaul_core::act::PositionRange;
+use outhaul_core::act::{PositionRange, Verb};
 use outhaul_core::destination::NO_ROUTE;
 use outhaul_core::message::{Position, ShardId};
 use outhaul_core::replay::{Page, Selection};
@@ -53,13 +53,25 @@ impl Source {
             return Ok(page);
         }
         acts::apply_edits(&mut messages, &self.store.edits(self.shard, &self.name).await?);
-        messages.retain(|m| self.selection.is_meant(m));
+        let dropped_below = self.dropped_below(from).await?;
+        messages.retain(|m| self.selection.is_meant(m, dropped_below));
         let (Some(first), Some(last)) = (messages.first(), messages.last()) else { return Ok(page) };
         let range = PositionRange { from: first.position, to: Position(last.position.0 + 1) };
         let parked = self.parked(&self.name, range).await?;
         let unrouted = self.parked(NO_ROUTE, range).await?;
         Selection::set_aside(messages, &parked, &unrouted, &mut page);
         Ok(page)
+    }
+
+    /// Below which position the destination was dropped, as far as that lies behind `from` and matters.
+    async fn dropped_below(&self, from: Position) -> StoreResult<Position> {
+        if !self.selection.fills() {
+            return Ok(Position(0));
+        }
+        let rows = self.store.receipts_of(self.shard, from).await?;
+        let drops =
+            rows.iter().flat_map(|row| &row.acts).filter(|t| t.verb == Verb::Drop && t.destination == self.name);
+        Ok(Position(drops.filter_map(|t| t.positions.last()).max().map_or(0, |last| last + 1)))
     }
 
     async fn parked(&self, destination: &str, range: PositionRange) -> StoreResult<BTreeSet<Position>> {

@@ -596,7 +596,7 @@ impl World {
         let next = messages.last().map_or(to, |m| Position(m.position.0 + 1));
         let mut page = Page { next, ..Page::default() };
         self.db.apply_edits(shard, &name, &mut messages);
-        messages.retain(|m| selection.is_meant(m));
+        messages.retain(|m| selection.is_meant(m, Position(0)));
         let parked = |of: &str| {
             let rows = self.db.shard(shard).parked.keys().filter(|(destination, _)| destination == of);
             rows.map(|(_, position)| *position).collect::<BTreeSet<_>>()
@@ -759,7 +759,7 @@ impl World {
             if config.slotting.slot(m) != batch.slot {
                 return Err(format!("{name} sends {} in slot {}, which is not its own", m.id, batch.slot));
             }
-            if !self.selection(place, m.shard).is_meant(m) {
+            if !self.selection(place, m.shard).is_meant(m, Position(0)) {
                 return Err(format!("{name} sends {}, which is not asked for", m.id));
             }
         }
@@ -804,7 +804,7 @@ impl World {
         let held = if is_late { sink.held.get(..sink.flushed) } else { None };
         let flushed: BTreeSet<MessageNumber> = held.unwrap_or_default().iter().copied().collect();
         let (mut delivered, mut left) = (0, 0);
-        for m in log.iter().filter(|m: &&Arc<Message>| selection.is_meant(m)) {
+        for m in log.iter().filter(|m: &&Arc<Message>| selection.is_meant(m, Position(0))) {
             let number = number_of(&m.id).unwrap_or_default();
             let entry = &self.ledger.entries[number];
             let may_be_left = ordered.left.contains(&number) || entry.rejected_by == Some(ordered.destination);

@@ -138,7 +138,9 @@ pub async fn owners_that_claim_at_once_pass_over_nothing(flavour: Flavour) {
         claims.push(async move {
             for step in seqs.chunks(STEP) {
                 let mut runs = Runs::new();
-                step.iter().for_each(|seq| drop(runs.insert(*seq)));
+                for seq in step {
+                    runs.insert(*seq);
+                }
                 let ranges = runs.iter().collect();
                 let request =
                     ReadRequest { purpose: ReadPurpose::Due, shards: vec![shard], ranges, ..everything.clone() };

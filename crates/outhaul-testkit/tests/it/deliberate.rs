@@ -222,7 +222,19 @@ fn who_stores_how_far_a_replay_has_got_is_not_checked() {
 
 #[test]
 fn what_was_acknowledged_before_a_drop_is_looked_for() {
-    is_found(Deliberate::Core(Fault::DropForgotten), &Scenario::DROPPED, "");
+    is_found(Deliberate::Core(Fault::DropForgotten), &Scenario::DROPPED, "after it was skipped");
+}
+
+#[test]
+fn a_drop_leaves_something_behind() {
+    for (fault, rule) in [
+        (Fault::DropKeepsLane, "its lane stays"),
+        (Fault::DropKeepsParked, "something stays parked for it"),
+        (Fault::DropKeepsPause, "it stays paused"),
+        (Fault::DropUnasked, "its owner delivers to it"),
+    ] {
+        is_found(Deliberate::Core(fault), &Scenario::DROPPED, rule);
+    }
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use outhaul_core::act::{Act, ActNumber, ActState, ActWrite, FoundParked, PauseWrite, Selector, Verb};
-use outhaul_core::checkpoint::ShardCheckpoint;
+use outhaul_core::checkpoint::{Checkpoint, ShardCheckpoint};
 use outhaul_core::message::{Epoch, Message, Position, ShardId};
 use outhaul_core::replay::Progress;
 use outhaul_core::runs::Runs;
@@ -106,6 +106,28 @@ impl Database {
             tables.settled[d] = Runs::new();
             tables.dropped_below.insert(d, tables.log.len() as u64);
         }
+    }
+
+    /// What is dropped is gone with the checkpoint that says so.
+    pub(super) fn check_dropped(&self, c: &Checkpoint, s: &ShardCheckpoint) -> Result<(), String> {
+        for name in self.dropped_by(s) {
+            let wrong = |what: &str| Err(format!("{name} is dropped, and {what}"));
+            if s.receipts.lanes.iter().any(|(state, _)| state.destination == name) {
+                return wrong("its lane stays");
+            }
+            if self.shard(s.shard).parked.keys().any(|(destination, _)| *destination == name) {
+                return wrong("something stays parked for it");
+            }
+            let paused = PauseWrite::Pause(Some(name.clone()));
+            let since = s.acts.iter().any(|write| write.pause.as_ref() == Some(&paused));
+            if !since && self.paused.contains(&(s.shard, Some(name.clone()))) {
+                return wrong("it stays paused");
+            }
+            if c.destinations.iter().any(|n| *n == name) {
+                return wrong("its owner delivers to it");
+            }
+        }
+        Ok(())
     }
 
     /// A checkpoint says how far acts have got.

@@ -112,6 +112,7 @@ impl Database {
         }
         tables.receipts.push(ReceiptRecord { epoch: s.epoch, log_end: s.log_end(), row: receipts });
         tables.proven.insert(s.epoch);
+        self.check_dropped(c, s)?;
         self.check_lanes(c, s.shard, ledger, applied)?;
         self.check_parked(s)
     }
