@@ -75,7 +75,7 @@ impl Connection {
 enum Row {
     None,
     Outbox(Event),
-    Half(Prepared),
+    Half(Box<Prepared>),
 }
 
 /// What all senders of a run use.
@@ -106,7 +106,7 @@ impl Shop {
         let row = match kind {
             Kind::Outbox => Row::Outbox(event),
             Kind::Plain => Row::None,
-            Kind::Transactional => Row::Half(self.sender.prepare(event).await.expect("a half")),
+            Kind::Transactional => Row::Half(Box::new(self.sender.prepare(event).await.expect("a half"))),
         };
         let row = match connection {
             Connection::MySql(connection) => {
