@@ -15,6 +15,7 @@ mod parked;
 mod raw;
 mod rocketmq;
 mod scale;
+mod transactional;
 
 use clap::{Parser, Subcommand, ValueEnum};
 
@@ -63,6 +64,8 @@ enum What {
     Scale(scale::Arguments),
     /// A million refused messages: memory, lists, and how soon a redrive takes effect.
     Parked(parked::Arguments),
+    /// What a transactional message costs beside an outbox row, and beside a send after the commit.
+    Transactional(transactional::Arguments),
     /// A relay in a process of its own, for the other commands.
     #[command(hide = true)]
     Child(child::Arguments),
@@ -93,6 +96,7 @@ async fn run(arguments: Arguments) {
         What::Fanout(a) => fanout::run(a).await,
         What::Scale(a) => scale::run(a).await,
         What::Parked(a) => parked::run(a).await,
+        What::Transactional(a) => transactional::run(a).await,
         What::Child(a) => child::run(a).await,
         What::Sends(a) => rocketmq::sends::run(a).await,
         What::HandMade(a) => rocketmq::hand_made::run(a).await,

@@ -1,5 +1,6 @@
 //! What Outhaul's tests share.
 
+pub mod detour;
 #[cfg(feature = "servers")]
 pub mod earlier;
 pub mod proxy;

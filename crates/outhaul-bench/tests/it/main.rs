@@ -62,3 +62,11 @@ fn inbox() {
         assert!(printed.contains("second copy") && printed.contains("ratio of the medians"), "{printed}");
     }
 }
+
+#[test]
+fn transactional() {
+    for (db, sink) in [("mariadb", "rocketmq4"), ("postgres", "rocketmq5")] {
+        let printed = bench(&["transactional", "--db", db, "--sink", sink, "--messages", "20", "--senders", "1,4"]);
+        assert_eq!(printed.matches("transactional message").count(), 2, "{printed}");
+    }
+}

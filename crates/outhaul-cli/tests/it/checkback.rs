@@ -1,25 +1,13 @@
 //! `outhaul checkback`, for an application that inserts its rows itself.
 
-use std::time::Duration;
-
 use outhaul_testkit::servers::Flavour;
 use outhaul_testkit::servers::rocketmq::{OwnRocketMq, RocketMq, topic_name};
 use rocketmq_remoting::client::{Admin, Client, ClientOptions, SendOptions, TransactionalProducer, Where};
 use rocketmq_remoting::message::{Message, MessageQueue};
 use rocketmq_remoting::request::CreateTopic;
 use serde_json::Value;
-use tokio::time::{Instant, sleep};
 
-use crate::program::{LIMIT, Running, Scene};
-
-/// Waits until it is so: brokers ask when they like to.
-async fn eventually(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
-    let until = Instant::now() + LIMIT;
-    while !is_so().await {
-        assert!(Instant::now() < until, "it never came to pass: {what}");
-        sleep(Duration::from_millis(100)).await;
-    }
-}
+use crate::program::{LIMIT, Running, Scene, eventually};
 
 /// The application: sends halfs, inserts rows for some, and is gone.
 async fn application(scene: &Scene, client: &Client, queue: &MessageQueue, group: &str) {

@@ -18,6 +18,8 @@ mod reshard;
 #[cfg(feature = "sqlite")]
 mod rocketmq;
 mod scheduled;
+#[cfg(feature = "postgres")]
+mod transactional_recipe;
 mod upgrade;
 mod validate;
 mod writers;

@@ -8,10 +8,19 @@ use outhaul_testkit::servers::{Flavour, TestDatabase, create};
 use serde_json::Value;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader, Lines};
 use tokio::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command};
-use tokio::time::timeout;
+use tokio::time::{Instant, sleep, timeout};
 
 /// Nothing here takes this long; what does is stuck.
 pub const LIMIT: Duration = Duration::from_secs(60);
+
+/// Waits until it is so: brokers ask when they like to.
+pub async fn eventually(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
+    let until = Instant::now() + LIMIT;
+    while !is_so().await {
+        assert!(Instant::now() < until, "it never came to pass: {what}");
+        sleep(Duration::from_millis(100)).await;
+    }
+}
 
 /// What a run of the program left.
 #[derive(Debug)]

@@ -16,13 +16,13 @@ const LIMIT: Duration = Duration::from_secs(240);
 const BALANCE: [(&str, u64); 3] = [("user-0", 50), ("user-1", 50), ("user-2", 50)];
 
 /// A copy of a recipe's folder, for what its package manager leaves there.
-struct Recipe {
-    folder: PathBuf,
-    scene: Scene,
+pub struct Recipe {
+    pub folder: PathBuf,
+    pub scene: Scene,
 }
 
 impl Recipe {
-    async fn new(language: &str, flavour: Flavour) -> Self {
+    pub async fn new(language: &str, flavour: Flavour) -> Self {
         let scene = Scene::ready(flavour).await;
         scene.run(&["init", "--inbox", "--db", scene.url()]).await.expect(0);
         let folder = scene.folder.path(language);
@@ -31,7 +31,7 @@ impl Recipe {
     }
 
     /// Runs a program in the folder: its output. It must end well.
-    async fn run(&self, program: &str, arguments: &[&str]) -> String {
+    pub async fn run(&self, program: &str, arguments: &[&str]) -> String {
         let program = if program.contains('/') { self.folder.join(program) } else { program.into() };
         let mut command = Command::new(&program);
         command.args(arguments).current_dir(&self.folder).envs(variables(&self.scene.database)).stdin(Stdio::null());
@@ -81,7 +81,8 @@ fn copy(from: &Path, to: &Path) {
     }
 }
 
-fn variables(database: &TestDatabase) -> [(&'static str, String); 5] {
+/// Where a recipe finds its database.
+pub fn variables(database: &TestDatabase) -> [(&'static str, String); 5] {
     let address = database.address();
     [
         ("DB_HOST", address.ip().to_string()),

@@ -3,17 +3,17 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use outhaul_testkit::detour::Detour;
 use outhaul_testkit::servers::rocketmq::topic_name;
 use outhaul_testkit::servers::soak;
 use rocketmq_remoting::client::{Admin, Client, ClientOptions, Producer, SendOptions, Where};
 use rocketmq_remoting::message::Message;
 use rocketmq_remoting::request::CreateTopic;
-use rocketmq_remoting::{Error, ResponseCode};
+use rocketmq_remoting::{Error, ResponseCode, codec};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use super::cluster::{A, B, Cluster};
-use super::detour::{Detour, said};
 use super::stage::{LIMIT, QUEUES, Stage, config, rows};
 
 /// SYSTEM_BUSY, which brokers answer here to whatever has waited for one of their threads, or finds another one writing:
@@ -97,4 +97,10 @@ async fn flood(namesrv: &str) -> JoinSet<()> {
         });
     }
     flood
+}
+
+/// Code and remark of an answer.
+fn said(answer: &[u8]) -> (ResponseCode, Option<String>) {
+    let (command, _) = codec::decode(answer.to_vec().into()).unwrap();
+    (command.response_code(), command.remark)
 }

@@ -3,12 +3,12 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use outhaul_testkit::detour::Detour;
 use outhaul_testkit::proxy::{Direction, Proxy};
 use outhaul_testkit::servers::rocketmq::Part;
 use outhaul_testkit::servers::soak;
 
 use super::cluster::{A, B, Cluster};
-use super::detour::Detour;
 use super::stage::{QUEUES, Stage, config, rows};
 use crate::writers::Dice;
 

@@ -8,7 +8,6 @@ mod busy;
 mod cluster;
 mod cut_connections;
 mod dead_queue;
-mod detour;
 mod forgotten;
 mod killed_brokers;
 mod killed_relays;

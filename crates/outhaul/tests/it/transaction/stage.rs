@@ -18,18 +18,20 @@ pub const LIMIT: Duration = Duration::from_secs(120);
 /// The property that consumers dedupe by.
 const ID: &str = "outhaul-id";
 
-/// A broker that asks early and gives up early. One of each generation for all tests of the process.
+/// Of a broker that asks early and gives up early.
+pub const IMPATIENT: [&str; 4] = [
+    "transactionCheckInterval=1000",
+    "transactionTimeOut=2000",
+    "transactionOpBatchInterval=200",
+    "transactionCheckMax=8",
+];
+
+/// An impatient broker. One of each generation for all tests of the process.
 pub async fn brokers(version: RocketMq) -> &'static OwnRocketMq {
     static V4: OnceCell<&OwnRocketMq> = OnceCell::const_new();
     static V5: OnceCell<&OwnRocketMq> = OnceCell::const_new();
     let cell = if version == RocketMq::V4 { &V4 } else { &V5 };
-    let settings = [
-        "transactionCheckInterval=1000",
-        "transactionTimeOut=2000",
-        "transactionOpBatchInterval=200",
-        "transactionCheckMax=8",
-    ];
-    cell.get_or_init(async || OwnRocketMq::start(version, &settings).await.until_this_process_ends()).await
+    cell.get_or_init(async || OwnRocketMq::start(version, &IMPATIENT).await.until_this_process_ends()).await
 }
 
 /// A database with the tables, and a topic.
@@ -42,21 +44,24 @@ pub struct Stage {
 }
 
 impl Stage {
+    /// On shared servers.
     pub async fn new(version: RocketMq, flavour: Flavour) -> Self {
-        let database = servers::create(flavour).await;
+        Self::on(brokers(version).await.namesrv(), servers::create(flavour).await).await
+    }
+
+    pub async fn on(namesrv: &str, database: TestDatabase) -> Self {
         let store = outhaul_store::open(StoreOptions::new(&database.url)).await.unwrap();
         store.init(&InitPlan::default()).await.unwrap();
-        let columns = match flavour {
+        let columns = match database.flavour {
             Flavour::Sqlite => "id TEXT PRIMARY KEY, tx TEXT NOT NULL",
             _ => "id VARCHAR(64) PRIMARY KEY, tx VARCHAR(64) NOT NULL",
         };
         database.execute(&format!("CREATE TABLE business ({columns})")).await;
-        let namesrv = brokers(version).await.namesrv().to_owned();
-        let client = Client::new(ClientOptions::new(&namesrv).unwrap().request_limit(Duration::from_secs(10)));
+        let client = Client::new(ClientOptions::new(namesrv).unwrap().request_limit(Duration::from_secs(10)));
         let (topic, group) = (topic_name(), topic_name());
         Admin::new(&client).create_topic(&CreateTopic::new(&topic, 4), &Where::Everywhere).await.unwrap();
         store.close().await;
-        Self { client, topic, group, namesrv, database }
+        Self { client, topic, group, namesrv: namesrv.to_owned(), database }
     }
 
     pub fn config(&self) -> RocketMqConfig {
@@ -72,9 +77,14 @@ impl Stage {
 
     /// How often each id is in the topic.
     pub async fn delivered(&self) -> HashMap<String, u32> {
+        self.ids_in(&self.topic).await
+    }
+
+    /// How often each id is in a topic.
+    pub async fn ids_in(&self, topic: &str) -> HashMap<String, u32> {
         let consumer = Consumer::new(&self.client, "it").unwrap();
         let mut found = HashMap::new();
-        let route = self.client.refresh_route(&self.topic).await.unwrap();
+        let route = self.client.refresh_route(topic).await.unwrap();
         for queue in route.queues() {
             let end = self.client.max_offset(queue).await.unwrap();
             let options = PullOptions { suspend: Duration::ZERO, ..PullOptions::default() };

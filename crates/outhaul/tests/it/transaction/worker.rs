@@ -1,9 +1,8 @@
 //! An application as a process of its own: this very test binary, started again. It sends transactional messages, stops at
 //! a step that it was told, to be killed there, and prints what it does, a line each:
 //!
-//! `begin N`, `at STEP`, `judged TRANSACTION ANSWER`, `end`
+//! `begin N`, `at STEP`, `judged TRANSACTION ANSWER`, `failed N WHY`, `end`
 
-use std::collections::HashMap;
 use std::io::Write;
 use std::process::Stdio;
 use std::sync::Arc;
@@ -11,7 +10,9 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use outhaul::Event;
-use outhaul::transaction::{RocketMqConfig, StoreOptions, TransactionError, TransactionOptions, TransactionalSender};
+use outhaul::transaction::{
+    Prepared, RocketMqConfig, StoreOptions, TransactionError, TransactionOptions, TransactionalSender,
+};
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncBufReadExt, BufReader, Lines};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
@@ -20,6 +21,9 @@ use tokio::sync::Semaphore;
 const WORK: &str = "OUTHAUL_TRANSACTION_WORK";
 /// Transactions under way at a time.
 const AT_A_TIME: usize = 12;
+/// Between tries of what cannot be begun while a server is away, and how many there are.
+const PAUSE: Duration = Duration::from_millis(500);
+const TRIES: u32 = 100;
 /// Longer than the broker waits before it asks.
 pub const HELD: Duration = Duration::from_millis(4_500);
 
@@ -110,10 +114,30 @@ fn worker_process() {
     });
 }
 
+/// Tries again while a server is away, as an application does that is started again by whoever looks after it.
 async fn sender(work: &Work) -> TransactionalSender {
-    let options = TransactionOptions::of(work.config.clone(), StoreOptions::new(&work.url));
-    let options = options.observe(|j| say(format_args!("judged {} {}", j.transaction, j.answer.name())));
-    TransactionalSender::start(options).await.unwrap()
+    for _ in 0..TRIES {
+        let options = TransactionOptions::of(work.config.clone(), StoreOptions::new(&work.url));
+        let options = options.observe(|j| say(format_args!("judged {} {}", j.transaction, j.answer.name())));
+        match TransactionalSender::start(options).await {
+            Ok(sender) => return sender,
+            Err(e) => say(format_args!("failed start {e}")),
+        }
+        tokio::time::sleep(PAUSE).await;
+    }
+    panic!("it never starts")
+}
+
+/// Tries again while the broker is away: nothing has begun yet.
+async fn prepared(sender: &TransactionalSender, event: &Event) -> Result<Prepared, TransactionError> {
+    let mut tries = 0;
+    loop {
+        match sender.prepare(event.clone()).await {
+            Err(TransactionError::Half(_)) if tries < TRIES => tries += 1,
+            result => return result,
+        }
+        tokio::time::sleep(PAUSE).await;
+    }
 }
 
 macro_rules! worker {
@@ -123,7 +147,7 @@ macro_rules! worker {
 
             pub async fn run(work: Work) {
                 let sender = Arc::new(sender(&work).await);
-                let pool = <$pool>::connect(&work.url).await.unwrap();
+                let pool = <$pool>::connect_lazy(&work.url).unwrap();
                 let steps = Arc::new(Steps(work.stop_at.clone().map(|(step, n)| (step, AtomicI64::new(n)))));
                 let places = Arc::new(Semaphore::new(AT_A_TIME));
                 for n in work.from..work.below {
@@ -133,7 +157,7 @@ macro_rules! worker {
                         (sender.clone(), pool.clone(), steps.clone(), work.topic.clone());
                     tokio::spawn(async move {
                         if let Err(e) = one(&sender, &pool, &steps, &topic, n).await {
-                            eprintln!("{n}: {e}");
+                            say(format_args!("failed {n} {e}"));
                         }
                         drop(place);
                     });
@@ -156,7 +180,7 @@ macro_rules! worker {
                 steps.at("start").await;
                 let id = format!("m{n:06}");
                 let event = Event::bytes(topic, format!("payload {n}")).id(&id).key(format!("k{}", n % 7));
-                let prepared = sender.prepare(event).await?;
+                let prepared = prepared(sender, &event).await?;
                 steps.at("half").await;
                 if n % 41 == 5 {
                     tokio::time::sleep(HELD).await; // judged before its row
@@ -198,13 +222,3 @@ macro_rules! worker {
 
 worker!(mysql, sqlx::MySqlPool, "INSERT INTO business (id, tx) VALUES (?, ?)");
 worker!(postgres, sqlx::PgPool, "INSERT INTO business (id, tx) VALUES ($1, $2)");
-
-/// What processes said of check-backs: each answer of each transaction.
-#[derive(Debug, Default)]
-pub struct Judgements(pub HashMap<String, Vec<String>>);
-
-impl Judgements {
-    pub fn add(&mut self, transaction: &str, answer: &str) {
-        self.0.entry(transaction.to_owned()).or_default().push(answer.to_owned());
-    }
-}
