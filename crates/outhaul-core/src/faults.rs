@@ -47,8 +47,8 @@ pub enum Fault {
     EditForgotten,
     /// A parked message goes although the lane has not come to what is older.
     RedriveOvertakes,
-    /// What was acknowledged before its destination was dropped counts when that comes back.
-    DropForgotten,
+    /// What a drop gives up is not recorded.
+    DropNotRecorded,
     /// A destination is dropped, and its lane is carried along.
     DropKeepsLane,
     /// A destination is dropped, and what is parked for it stays.

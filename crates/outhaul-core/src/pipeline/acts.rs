@@ -259,9 +259,9 @@ impl Pipeline {
         loop {
             let Some(found) = walk.page.pop_front() else {
                 if walk.ended {
-                    let resumed = walk.act.verb == Verb::Drop && self.drop_lane(walk, config);
+                    let resumes = walk.act.verb == Verb::Drop && self.drop_lane(walk, config);
                     let write = self.acts.note(&walk.act, ActState::Done, &walk.note, now);
-                    write.pause = resumed.then(|| PauseWrite::Resume(Some(walk.destination.clone())));
+                    write.pause = resumes.then(|| PauseWrite::Resume(Some(walk.destination.clone())));
                     self.tell_act(&walk.act, None, events);
                     return true;
                 }
@@ -301,17 +301,18 @@ impl Pipeline {
     }
 
     /// Nothing of a destination is parked any more: its lane goes with the checkpoint that says so, and with it a pause
-    /// (returned is whether there was one). Nothing that was acknowledged before is looked for, should it come back.
+    /// (true: it is to). Nothing that was acknowledged before is looked for, should it come back.
     fn drop_lane(&mut self, walk: &Walk, config: &Config) -> bool {
         if !config.faults.has(Fault::DropKeepsLane) {
             self.carried.retain(|state| state.destination != walk.destination);
         }
         if let Some(last) = self.log_end.0.checked_sub(1)
-            && !config.faults.has(Fault::DropForgotten)
+            && !config.faults.has(Fault::DropNotRecorded)
         {
             self.acts.touch(&walk.act, &walk.destination, Run { first: 0, last });
         }
-        !config.faults.has(Fault::DropKeepsPause) && self.acts.paused.remove(&Some(walk.destination.clone()))
+        self.acts.paused.remove(&Some(walk.destination.clone()));
+        !config.faults.has(Fault::DropKeepsPause)
     }
 
     fn edits_stored(&self, destination: &str) -> u64 {

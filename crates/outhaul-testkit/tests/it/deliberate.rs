@@ -221,8 +221,12 @@ fn who_stores_how_far_a_replay_has_got_is_not_checked() {
 }
 
 #[test]
-fn what_was_acknowledged_before_a_drop_is_looked_for() {
-    is_found(Deliberate::Core(Fault::DropForgotten), &Scenario::DROPPED, "after it was skipped");
+fn what_a_drop_gives_up_is_not_recorded() {
+    is_found(
+        Deliberate::Core(Fault::DropNotRecorded),
+        &Scenario::DROPPED,
+        "stored 0 times, receipt false, parked None",
+    );
 }
 
 #[test]

@@ -112,6 +112,9 @@ impl Database {
     pub(super) fn check_dropped(&self, c: &Checkpoint, s: &ShardCheckpoint) -> Result<(), String> {
         for name in self.dropped_by(s) {
             let wrong = |what: &str| Err(format!("{name} is dropped, and {what}"));
+            if c.destinations.iter().any(|n| *n == name) {
+                return wrong("its owner delivers to it");
+            }
             if s.receipts.lanes.iter().any(|(state, _)| state.destination == name) {
                 return wrong("its lane stays");
             }
@@ -122,9 +125,6 @@ impl Database {
             let since = s.acts.iter().any(|write| write.pause.as_ref() == Some(&paused));
             if !since && self.paused.contains(&(s.shard, Some(name.clone()))) {
                 return wrong("it stays paused");
-            }
-            if c.destinations.iter().any(|n| *n == name) {
-                return wrong("its owner delivers to it");
             }
         }
         Ok(())
