@@ -1,4 +1,4 @@
-//! Reading: queues that the caller assigns, no rebalancing.
+//! Reading: queues that the caller assigns. [`super::GroupMember`] tells which are whose.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -98,6 +98,30 @@ impl Consumer {
     /// # Errors
     /// As [`super::Producer::send`]; [`Error::Stored`] if a message cannot be read.
     pub async fn pull(&self, queue: &MessageQueue, offset: i64, options: &PullOptions) -> Result<Pulled, Error> {
+        self.pull_with(Access::Read, queue, offset, options).await
+    }
+
+    /// As [`Self::pull`], never from a slave: one that is behind takes an offset that it does not have yet for one that
+    /// is outside of the queue.
+    ///
+    /// # Errors
+    /// As [`Self::pull`]; [`Error::Route`] while there is no master.
+    pub async fn pull_from_master(
+        &self,
+        queue: &MessageQueue,
+        offset: i64,
+        options: &PullOptions,
+    ) -> Result<Pulled, Error> {
+        self.pull_with(Access::Write, queue, offset, options).await
+    }
+
+    async fn pull_with(
+        &self,
+        access: Access,
+        queue: &MessageQueue,
+        offset: i64,
+        options: &PullOptions,
+    ) -> Result<Pulled, Error> {
         let limit = options.suspend + self.client.options().request_limit;
         let make = |connection: &Connection| Pull {
             group: self.group.to_string(),
@@ -111,7 +135,7 @@ impl Consumer {
             max_bytes: None,
             broker_name: Client::broker_name_for(connection, queue),
         };
-        let (answer, connection) = self.client.ask_queue(queue, Access::Read, limit, None, make).await?;
+        let (answer, connection) = self.client.ask_queue(queue, access, limit, None, make).await?;
         Ok(Pulled { answer, address: connection.address().clone(), generation: connection.generation() })
     }
 
