@@ -31,8 +31,8 @@ pub struct Global {
     /// Form of the log on standard error.
     #[arg(long, global = true, value_name = "FORM", default_value = "text")]
     pub log_format: LogFormat,
-    /// Least level of the log: error, warn, info, debug, trace, or `crate=level` pairs. Default: info for `relay`, warn
-    /// for everything else.
+    /// Least level of the log: error, warn, info, debug, trace, or `crate=level` pairs. Default: info for `relay`, `checkback` and
+    /// `inbox`, warn for everything else.
     #[arg(long, global = true, value_name = "LEVEL")]
     pub log_level: Option<String>,
 }

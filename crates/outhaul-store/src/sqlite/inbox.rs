@@ -273,8 +273,9 @@ impl Inbox for SqliteInbox {
                     format!("SELECT seq, dead_at FROM {message} LIMIT 0"),
                     format!("SELECT consumer, source, next_offset, stored_at_ms FROM {queue} LIMIT 0"),
                 ] {
+                    // Run, and not only prepared: that alone does not see what others have changed.
                     connection
-                        .prepare(&sql)
+                        .execute_batch(&sql)
                         .map_err(|e| StoreError::new(StoreErrorKind::NotInitialised, refusal(e).message))?;
                 }
                 Ok(())

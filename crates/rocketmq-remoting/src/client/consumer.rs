@@ -15,6 +15,10 @@ use crate::request::{
     UpdateConsumerOffset,
 };
 
+/// How often a broker looks whether the time of a pull that it holds is over. Source: `PullRequestHoldService.run` of
+/// RocketMQ 4.9.4 and 5.3.3.
+const HELD_LOOK: Duration = Duration::from_secs(5);
+
 /// Reads queues for a group and keeps the group's offsets. Which member reads which queue is the caller's business: it
 /// does not register with brokers, and they know of no members. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -31,7 +35,8 @@ pub struct PullOptions {
     /// The most messages of one answer. Default 32. Brokers have limits of their own.
     pub max_messages: u16,
     /// How long the broker holds an answer back while there is nothing new. Default 15 s, as Java has it; zero asks for
-    /// what is there. The limit of the whole request is this plus [`super::ClientOptions::request_limit`].
+    /// what is there. The limit of the whole request is this plus [`super::ClientOptions::request_limit`] and 5 s, since
+    /// that is how often brokers look at what they hold (`PullRequestHoldService`).
     pub suspend: Duration,
 }
 
@@ -122,7 +127,8 @@ impl Consumer {
         offset: i64,
         options: &PullOptions,
     ) -> Result<Pulled, Error> {
-        let limit = options.suspend + self.client.options().request_limit;
+        let held = if options.suspend.is_zero() { Duration::ZERO } else { options.suspend + HELD_LOOK };
+        let limit = held + self.client.options().request_limit;
         let make = |connection: &Connection| Pull {
             group: self.group.to_string(),
             topic: queue.topic.clone(),
