@@ -8,9 +8,9 @@
 //! | `reader` | one queue: pulls ahead, stores, goes back where the table is elsewhere |
 //! | `daemon` | membership of the group, shares of queues, health |
 //!
-//! **The place of a queue is a row of `inbox_queue`**, moved by the transaction that stores what was read: from the offset
-//! that the reader believes in, or not at all. So it does not matter who owns a queue: of two members that both read it
-//! one finds the place moved, stores nothing, and goes on from where it is. The table has every message of a queue once
+//! **The place of a queue is a row of `inbox_queue`**, moved by the transaction that stores what was read: from the
+//! offset that the reader believes in, or not at all. So it does not matter who owns a queue: of two members that both
+//! read it one finds the place moved, stores nothing, and goes on from where it is. The table has every message of a queue once
 //! and in the queue's order, also without ids, and also when the broker forgets offsets. Brokers are told the place for
 //! their statistics; it is never read from them once the queue was begun.
 

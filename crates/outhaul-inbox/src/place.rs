@@ -50,8 +50,8 @@ pub(crate) fn judge(asked: i64, answer: PullAnswer) -> Verdict {
     }
 }
 
-/// Where to go on in a queue that ended before `place`: a minute before the newest message that was read from it, by the
-/// broker's clock. What was stored since then is behind that, what was read is known by its id.
+/// Where to go on in a queue that ended before the place: a minute before the newest message that was read from it, by
+/// the broker's clock. What was stored since then is behind that, what was read is known by its id.
 pub(crate) const OVERLAP_MS: i64 = 60_000;
 
 /// The offset to go on at: what the broker found for that time, within what it has.

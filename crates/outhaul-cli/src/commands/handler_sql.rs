@@ -1,10 +1,10 @@
 //! The statements by which handlers in any language take messages from `inbox_message`.
 //!
-//! A row waits while `done_at` and `dead_at` are NULL; `claimed_until` in the future keeps it from everybody (a claim, or the
-//! pause after a failure). A message may be taken if no earlier one of its key is unfinished. That question is a scalar
-//! subquery with a LIMIT, which no planner turns into a join: for a message that has to wait it is one step into an index.
-//! (For the first of its key MySQL reads all open entries of that key; the others do not. With an ORDER BY it would sort
-//! them for each message that waits.)
+//! A row waits while `done_at` and `dead_at` are NULL; `claimed_until` in the future keeps it from everybody (a claim, or
+//! the pause after a failure). A message may be taken if no earlier one of its key is unfinished. That question is a
+//! scalar subquery with a LIMIT, which no planner turns into a join: for a message that has to wait it is one step into
+//! an index. (For the first of its key MySQL reads all open entries of that key; the others do not. With an ORDER BY it
+//! would sort them for each message that waits.)
 
 use outhaul_store::DatabaseKind;
 

@@ -92,8 +92,8 @@ async fn inbox(store: &StoreOptions, print: bool, json: bool) -> Result<(), Fail
             let grants = match store.kind()? {
                 DatabaseKind::Sqlite => vec![],
                 DatabaseKind::MySql | DatabaseKind::Postgres => {
-                    let about = "-- The consumer's user, on each table that it uses; the relay's user on the second, that of `outhaul inbox` on the second \
-                                 and third:";
+                    let about = "-- The consumer's user, on each table that it uses; the relay's user on the second, that of \
+                                 `outhaul inbox` on the second and third:";
                     let grant = |table| format!("--   GRANT SELECT, INSERT, UPDATE, DELETE ON {table} TO consumer;");
                     std::iter::once(about.to_owned()).chain(tables.iter().map(grant)).collect()
                 }
