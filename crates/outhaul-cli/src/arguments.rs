@@ -31,8 +31,8 @@ pub struct Global {
     /// Form of the log on standard error.
     #[arg(long, global = true, value_name = "FORM", default_value = "text")]
     pub log_format: LogFormat,
-    /// Least level of the log: error, warn, info, debug, trace, or `crate=level` pairs. Default: info for `relay`, warn
-    /// for everything else.
+    /// Least level of the log: error, warn, info, debug, trace, or `crate=level` pairs. Default: info for `relay`, `checkback` and
+    /// `inbox`, warn for everything else.
     #[arg(long, global = true, value_name = "LEVEL")]
     pub log_level: Option<String>,
 }
@@ -61,7 +61,7 @@ pub struct Source {
 impl Source {
     /// The sources of the configuration.
     pub fn sources(&self) -> Sources<'_> {
-        Sources { file: self.config.as_deref(), db: self.db.as_deref(), to: &[] }
+        Sources { file: self.config.as_deref(), db: self.db.as_deref(), to: &[], inbox: false }
     }
 }
 
@@ -102,6 +102,8 @@ pub enum Command {
     Cancel(Cancel),
     /// Answer RocketMQ's check-backs of a producer group from the database, until SIGTERM or SIGINT; in any number of copies.
     Checkback(CheckBack),
+    /// Read topics of RocketMQ into the table `inbox_message`, until SIGTERM or SIGINT; in any number of copies.
+    Inbox(Inbox),
     /// Deliver again what the log still holds, into a destination that had it or a new one, beside the relay.
     Replay(Replay),
     /// Show what operators ordered lately, and how far it has got.
@@ -152,6 +154,49 @@ pub struct CheckBack {
     pub health_file: Option<PathBuf>,
 }
 
+/// `inbox`.
+#[derive(Debug, Args)]
+pub struct Inbox {
+    #[command(flatten)]
+    pub source: Source,
+    /// Do without a configuration file: the name servers, rocketmq://HOST:PORT. Goes with --db, which is the database with
+    /// the inbox here.
+    #[arg(long, value_name = "TARGET", requires_all = ["db", "topic", "group"])]
+    pub to: Option<String>,
+    /// The same: a topic, with the tags that are wanted if not all: Orders, Orders:paid||refunded.
+    #[arg(long, value_name = "TOPIC", requires = "to")]
+    pub topic: Vec<String>,
+    /// The same: the consumer group.
+    #[arg(long, value_name = "GROUP", requires = "to")]
+    pub group: Option<String>,
+    /// The same: the name under which messages are stored. Default: the group.
+    #[arg(long, value_name = "NAME", requires = "to")]
+    pub consumer: Option<String>,
+    /// The same: where a topic begins that was never read.
+    #[arg(long, value_name = "PLACE", requires = "to")]
+    pub from: Option<From>,
+    /// Name of the [[inbox]], where the configuration has several.
+    #[arg(long, value_name = "NAME", conflicts_with = "to")]
+    pub inbox: Option<String>,
+    /// Read nothing: show what waits, what is dead, and where every queue is. Exit code 3 if something is dead.
+    #[arg(long, conflicts_with = "health_file")]
+    pub status: bool,
+    /// File that is written anew every second, as one JSON object, with whether messages come in. It is removed at the end.
+    #[arg(long, value_name = "PATH")]
+    pub health_file: Option<PathBuf>,
+}
+
+/// Where a topic begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum From {
+    /// At what the broker still has.
+    Beginning,
+    /// Behind what is there.
+    End,
+    /// Where the group stands at the broker.
+    Group,
+}
+
 /// `init`.
 #[derive(Debug, Args)]
 pub struct Init {
@@ -165,7 +210,8 @@ pub struct Init {
     /// Bring the tables of the previous version to this one, while its relays go on. With --print: what is missing.
     #[arg(long, conflicts_with_all = ["shards", "payload", "shard_by"])]
     pub upgrade: bool,
-    /// The tables of a consumer instead: `inbox` and `inbox_message`.
+    /// The tables of a consumer instead: `inbox`, `inbox_message` and `inbox_queue`, in the databases of [[inbox]], or of [[outbox]] where
+    /// there is none. An `inbox_message` of an earlier version gets what it lacks.
     #[arg(long, conflicts_with_all = ["upgrade", "shards", "payload", "shard_by"])]
     pub inbox: bool,
     /// Number of shards: how many lanes of work several relays can share. 16 to 64 suits most; `reshard` changes it, while
@@ -457,8 +503,11 @@ pub struct Contract {
     #[command(flatten)]
     pub source: Source,
     /// Name of the destination.
-    #[arg(long, value_name = "NAME")]
-    pub destination: String,
+    #[arg(long, value_name = "NAME", required_unless_present = "inbox")]
+    pub destination: Option<String>,
+    /// Name of an [[inbox]] instead: what handlers of the table that `outhaul inbox` fills must know.
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["destination", "consumer"])]
+    pub inbox: Option<String>,
     /// Name of the consumer in the statements. Default: the destination's.
     #[arg(long, value_name = "NAME")]
     pub consumer: Option<String>,

@@ -155,6 +155,8 @@ codes! {
     REPLAY_TAKEN = "OUT-4032", Failure, "nothing to do; `outhaul acts` shows who carries it out and how far it has got";
     /// A part of the log that is not there any more.
     REPLAY_PRUNED = "OUT-4033", Failure, "what is pruned cannot be replayed; a longer `retention` keeps more";
+    /// It is not clear which inbox is meant.
+    WHICH_INBOX = "OUT-5058", Usage, "add an [[inbox]], or name one of several with `--inbox NAME`; without a file: `--db URL --to rocketmq://HOST:PORT --topic TOPIC --group GROUP`";
 }
 
 /// One line on what to do about a code of a destination or of this table.
@@ -186,6 +188,7 @@ pages! {
     "5001" "5002" "5003" "5004" "5005" "5006" "5007" "5008" "5009" "5010" "5011" "5012"
     "5020" "5021" "5022" "5023" "5024" "5025" "5026" "5027" "5028" "5029" "5030" "5031" "5032" "5033" "5034" "5035" "5036"
     "5037"
+    "5050" "5051" "5052" "5053" "5054" "5055" "5056" "5057" "5058"
 }
 
 /// The title of a page: its first line, without the mark of a heading.

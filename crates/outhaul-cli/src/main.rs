@@ -44,8 +44,11 @@ fn main() -> ExitCode {
 }
 
 fn run(arguments: &Arguments) -> Outcome {
-    let standard_level =
-        if matches!(arguments.command, Command::Relay(_) | Command::Checkback(_)) { "info" } else { "warn" };
+    let standard_level = if matches!(arguments.command, Command::Relay(_) | Command::Checkback(_) | Command::Inbox(_)) {
+        "info"
+    } else {
+        "warn"
+    };
     journal::start(&arguments.global, standard_level)?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()

@@ -1,4 +1,4 @@
-//! The `inbox_message` table of a consumer's database: where the `inbox` destination delivers.
+//! The `inbox_message` table of a consumer's database: where the `inbox` destination delivers, and `outhaul inbox`.
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -38,13 +38,78 @@ pub enum InboxOutcome {
     Behind,
 }
 
+/// How far a consumer has read a source, a queue of a broker.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// Names the source, at most 512 bytes.
+    pub source: String,
+    /// The first offset that the table does not have.
+    pub next_offset: i64,
+    /// When the newest message that was read had been stored at the source, ms since 1970 by the source's clock; 0: none
+    /// was read.
+    pub stored_at_ms: i64,
+}
+
+/// What was read from a source, from one offset to another.
+#[derive(Clone, Debug)]
+pub struct Step {
+    /// The source.
+    pub source: String,
+    /// Where the reader believes that the table is. Nothing is stored if it is elsewhere.
+    pub before: i64,
+    /// Where the table is afterwards.
+    pub after: i64,
+    /// As [`Place::stored_at_ms`], afterwards.
+    pub stored_at_ms: i64,
+    /// Messages in their order, perhaps none.
+    pub arrivals: Vec<Arrival>,
+}
+
+/// A message that was read.
+#[derive(Clone, Debug)]
+pub struct Arrival {
+    /// The message.
+    pub message: InboxMessage,
+    /// Why nobody can handle it as it is: it is stored as dead.
+    pub dead: Option<String>,
+}
+
+/// What became of a step.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Taken {
+    /// The table is at [`Step::after`].
+    Stored {
+        /// Messages that the table did not have. The others were there already.
+        new: u64,
+    },
+    /// Nothing was stored: the table was not at [`Step::before`].
+    Elsewhere,
+    /// Nothing was stored: the table refuses what one of the messages holds.
+    Refused(String),
+}
+
+/// What a table holds of a consumer. Counts end at [`COUNT_MAX`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct InboxCounts {
+    /// Not done and not dead.
+    pub waiting: u64,
+    /// Dead.
+    pub dead: u64,
+    /// Age of the oldest that waits, in seconds.
+    pub oldest_seconds: u64,
+}
+
+/// Where counting ends: what is above is said to be this.
+pub const COUNT_MAX: u64 = 100_000;
+
 /// A database with an `inbox_message` table.
 #[async_trait]
 pub trait Inbox: Send + Sync + 'static {
-    /// The DDL of `inbox` and `inbox_message`.
+    /// The DDL of `inbox`, `inbox_message` and `inbox_queue`.
     fn ddl(&self) -> String;
 
-    /// Makes the tables if they are missing.
+    /// Makes the tables if they are missing, and gives an `inbox_message` of an earlier version what it lacks: rows that
+    /// are there are numbered in the order in which they came.
     ///
     /// # Errors
     /// Whatever the database says.
@@ -69,6 +134,39 @@ pub trait Inbox: Send + Sync + 'static {
         consumer: &str,
         messages: &[InboxMessage],
     ) -> Result<Vec<InboxOutcome>, StoreError>;
+
+    /// Looks whether the tables are of this version, as [`Self::take`] needs them.
+    ///
+    /// # Errors
+    /// As [`Self::inspect`]; `NotInitialised` also where they lack something.
+    async fn inspect_places(&self) -> Result<(), StoreError>;
+
+    /// Where a consumer is in all sources that it has begun.
+    ///
+    /// # Errors
+    /// Whatever the database says.
+    async fn places(&self, consumer: &str) -> Result<Vec<Place>, StoreError>;
+
+    /// Begins sources, all or none; those that were begun stay where they are.
+    ///
+    /// # Errors
+    /// Whatever the database says; beginning again is harmless.
+    async fn begin(&self, consumer: &str, places: &[Place]) -> Result<(), StoreError>;
+
+    /// Stores what was read from a source and moves the place behind it, in one transaction, if the place is where the
+    /// reader believes it to be. So what two readers of a source bring is stored once, in the order of the source, also
+    /// when one of them was stopped for long. Rows are numbered in the order of the arrivals. What is there already under
+    /// its id is left as it is. `lane` as in [`Self::deliver`].
+    ///
+    /// # Errors
+    /// Nothing was stored, except `CommitUnknown`: then [`Self::places`] tells.
+    async fn take(&self, lane: usize, consumer: &str, step: &Step) -> Result<Taken, StoreError>;
+
+    /// Counts what waits and what is dead.
+    ///
+    /// # Errors
+    /// Whatever the database says.
+    async fn counts(&self, consumer: &str) -> Result<InboxCounts, StoreError>;
 
     /// Closes all connections.
     async fn close(&self);

@@ -25,7 +25,7 @@
 //! # }
 //! ```
 //!
-//! What it is not: a push consumer with rebalancing, or a client for the gRPC port of a 5.x proxy.
+//! What it is not: a push consumer that is given a listener (membership of a group and the shares of its members are here), or a client for the gRPC port of a 5.x proxy.
 #![warn(clippy::indexing_slicing)]
 #![cfg_attr(test, allow(clippy::indexing_slicing))]
 

@@ -1,12 +1,12 @@
 //! `outhaul checkback`: answers the check-backs of a producer group from the database, until told to stop.
 
-use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use outhaul::transaction::{CheckBackAnswers, Counts, Health, RocketMqConfig, TransactionError, TransactionOptions};
 use serde::Serialize;
 use tokio::time::{MissedTickBehavior, interval};
 
+use super::health_file;
 use super::relay::Signals;
 use crate::arguments::CheckBack;
 use crate::config::{self, Config, Destination, Sources};
@@ -101,7 +101,7 @@ pub async fn run(a: &CheckBack, json: bool) -> Outcome {
             }
         }
         if let Some(file) = file {
-            write(file, &State::of(&health, &group, answers.counts()));
+            health_file::write(file, &State::of(&health, &group, answers.counts()));
         }
         told = Some(health);
     }
@@ -124,7 +124,7 @@ pub async fn run(a: &CheckBack, json: bool) -> Outcome {
 }
 
 /// The one that was named, or the only one of the kind.
-fn destination<'a>(config: &'a Config, name: Option<&str>) -> Result<&'a Destination, Failure> {
+pub(super) fn destination<'a>(config: &'a Config, name: Option<&str>) -> Result<&'a Destination, Failure> {
     let all: Vec<&Destination> = config.destinations.iter().filter(|d| d.kind == KIND).collect();
     let names = || all.iter().map(|d| d.name.as_str()).collect::<Vec<_>>().join(", ");
     match (name, all.as_slice()) {
@@ -148,18 +148,4 @@ fn failure(e: &TransactionError) -> Failure {
     let text = e.to_string();
     let message = text.strip_prefix(e.code()).map_or(text.as_str(), str::trim_start).to_owned();
     Failure { code: e.code().into(), message, remedy: e.remedy().into(), blame }
-}
-
-/// Whole, or not at all: a probe never reads half of it.
-fn write(file: &Path, state: &State<'_>) {
-    let mut beside = file.as_os_str().to_owned();
-    beside.push(".new");
-    let beside = PathBuf::from(beside);
-    let written = serde_json::to_string(state)
-        .map_err(std::io::Error::from)
-        .and_then(|text| std::fs::write(&beside, text + "\n"))
-        .and_then(|()| std::fs::rename(&beside, file));
-    if let Err(e) = written {
-        tracing::warn!("the health file cannot be written: {e}");
-    }
 }

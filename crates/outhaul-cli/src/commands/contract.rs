@@ -1,11 +1,12 @@
-//! `outhaul contract --destination NAME`: what the consumers of a destination must know.
+//! `outhaul contract`: what the consumers of a destination, or the handlers of an inbox, must know.
 
 use outhaul_sink::inbox::InboxConfig;
 use outhaul_store::{DatabaseKind, StoreOptions};
 use serde_json::{Map, Value, json};
 
+use super::handler_sql::Handler;
 use crate::arguments::Contract;
-use crate::config::{Config, Destination};
+use crate::config::{Config, Destination, Inbox, Sources};
 use crate::failure::{Exit, Failure, Outcome};
 use crate::{codes, config, measure, output};
 
@@ -30,30 +31,26 @@ struct Places {
 /// # Errors
 /// The configuration's, or it has no such destination.
 pub async fn run(a: &Contract, json: bool) -> Outcome {
-    let config = config::load(a.source.sources())?;
-    let Some(destination) = config.destinations.iter().find(|d| d.name == a.destination) else {
-        let names: Vec<&str> = config.destinations.iter().map(|d| d.name.as_str()).collect();
-        let what = format!("no destination is named {}; there are: {}", a.destination, names.join(", "));
-        return Err(Failure::new(&codes::UNKNOWN_DESTINATION, what).into());
+    let config = config::load(Sources { inbox: a.inbox.is_some(), ..a.source.sources() })?;
+    let page = match &a.inbox {
+        Some(name) => of_inbox(config.inbox(Some(name))?)?,
+        None => of_destination(&config, a)?,
     };
-    let places = places(&destination.kind);
-    let statements = statements(destination, a.consumer.as_deref().unwrap_or(&destination.name))?;
-    let promises = promises(&config, destination);
     if json {
-        output::json(&as_json(&config, destination, &places, &promises, &statements))?;
+        output::json(&page.as_json())?;
         return Ok(Exit::Fine);
     }
     let mut lines = vec![
-        format!("# {} ({})", destination.name, destination.kind),
+        format!("# {} ({})", page.name, page.kind),
         String::new(),
-        format!("Topics: {}", topics(&config, destination).join(", ")),
-        format!("Id: {}", places.id),
-        format!("Key: {}", places.key),
-        places.rest.to_owned(),
+        format!("Topics: {}", page.topics.join(", ")),
+        format!("Id: {}", page.places.id),
+        format!("Key: {}", page.places.key),
+        page.places.rest.to_owned(),
         String::new(),
     ];
-    lines.extend(promises.iter().map(|promise| format!("- {promise}")));
-    for s in &statements {
+    lines.extend(page.promises.iter().map(|promise| format!("- {promise}")));
+    for s in &page.statements {
         lines.push(String::new());
         lines.push(format!("-- {}", title(s.database)));
         lines.extend(s.note.lines().map(|line| format!("-- {line}")));
@@ -66,24 +63,77 @@ pub async fn run(a: &Contract, json: bool) -> Outcome {
     Ok(Exit::Fine)
 }
 
-fn as_json(
-    config: &Config,
-    destination: &Destination,
-    places: &Places,
-    promises: &[String],
-    statements: &[Statements],
-) -> Value {
-    let sql: Map<String, Value> = statements
-        .iter()
-        .map(|s| {
-            let steps: Map<String, Value> =
-                s.steps.iter().map(|(name, sql)| ((*name).to_owned(), Value::from(sql.as_str()))).collect();
-            (s.database.to_string(), Value::Object(steps))
+/// All that is printed.
+struct Page {
+    name: String,
+    kind: String,
+    topics: Vec<String>,
+    places: Places,
+    promises: Vec<String>,
+    statements: Vec<Statements>,
+}
+
+impl Page {
+    fn as_json(&self) -> Value {
+        let sql: Map<String, Value> = self
+            .statements
+            .iter()
+            .map(|s| {
+                let steps: Map<String, Value> =
+                    s.steps.iter().map(|(name, sql)| ((*name).to_owned(), Value::from(sql.as_str()))).collect();
+                (s.database.to_string(), Value::Object(steps))
+            })
+            .collect();
+        json!({
+            "destination": self.name, "kind": self.kind, "topics": self.topics, "id": self.places.id,
+            "key": self.places.key, "content": self.places.rest, "promises": self.promises, "sql": sql,
         })
-        .collect();
-    json!({
-        "destination": destination.name, "kind": destination.kind, "topics": topics(config, destination),
-        "id": places.id, "key": places.key, "content": places.rest, "promises": promises, "sql": sql,
+    }
+}
+
+fn of_destination(config: &Config, a: &Contract) -> Result<Page, Failure> {
+    let named = a.destination.as_deref().unwrap_or_default();
+    let Some(destination) = config.destinations.iter().find(|d| d.name == named) else {
+        let names: Vec<&str> = config.destinations.iter().map(|d| d.name.as_str()).collect();
+        let what = format!("no destination is named {named}; there are: {}", names.join(", "));
+        return Err(Failure::new(&codes::UNKNOWN_DESTINATION, what));
+    };
+    Ok(Page {
+        name: destination.name.clone(),
+        kind: destination.kind.clone(),
+        topics: topics(config, destination),
+        places: places(&destination.kind),
+        promises: promises(config, destination),
+        statements: statements(destination, a.consumer.as_deref().unwrap_or(&destination.name))?,
+    })
+}
+
+fn of_inbox(inbox: &Inbox) -> Result<Page, Failure> {
+    let dead = if inbox.block_key {
+        "A message that is dead keeps later ones of its key waiting, until it is redriven or skipped."
+    } else {
+        "A message that is dead lets later ones of its key go on; one that is redriven comes after them."
+    };
+    let table = format!("{}inbox_message", inbox.store.table_prefix);
+    Ok(Page {
+        name: inbox.name.clone(),
+        kind: "outhaul inbox".into(),
+        topics: inbox.topics.clone(),
+        places: Places {
+            id: "column `id`: Outhaul's id, of other messages their unique key (UNIQ_KEY)",
+            key: "column `msg_key`: Outhaul's key, of other messages their sharding key; NULL: no key",
+            rest: "The other columns: topic, headers (a JSON object of strings, or NULL), payload, position (SHARD:POSITION, of \
+                   other messages QUEUE:OFFSET), received_at, attempts.",
+        },
+        promises: vec![
+            "Once in the table, in the order of its queue; applied once by these statements, for effects in this database."
+                .into(),
+            "Messages of one key are taken one after the other, in the order of their queue. Without a key no order is \
+             promised."
+                .into(),
+            dead.into(),
+        ],
+        statements: vec![take(inbox.store.kind()?, &table, &inbox.consumer, inbox.block_key)],
     })
 }
 
@@ -158,7 +208,8 @@ fn statements(destination: &Destination, consumer: &str) -> Result<Vec<Statement
     }
     let inbox = InboxConfig::read(&destination.name, &destination.settings)?;
     let database = StoreOptions::new(inbox.url.clone()).kind()?;
-    Ok(vec![take(database, &format!("{}inbox_message", inbox.table_prefix), &inbox.consumer)])
+    let table = format!("{}inbox_message", inbox.table_prefix);
+    Ok(vec![take(database, &table, &inbox.consumer, destination.limits.block_key)])
 }
 
 /// A message comes from elsewhere; what was applied is remembered in a table `inbox`.
@@ -189,30 +240,9 @@ fn once(database: DatabaseKind, consumer: &str) -> Statements {
 }
 
 /// A message is in the table already; what was applied is marked there.
-fn take(database: DatabaseKind, table: &str, consumer: &str) -> Statements {
-    let consumer = literal(database, consumer);
-    let (number, now) = match database {
-        DatabaseKind::MySql => ("CAST(SUBSTRING_INDEX(`position`, ':', -1) AS UNSIGNED)", "CURRENT_TIMESTAMP(6)"),
-        DatabaseKind::Postgres => ("split_part(position, ':', 2)::bigint", "now()"),
-        DatabaseKind::Sqlite => (
-            "CAST(substr(position, instr(position, ':') + 1) AS INTEGER)",
-            "CAST(strftime('%s', 'now') AS INTEGER) * 1000000",
-        ),
-    };
-    let next = format!(
-        "SELECT id, topic, msg_key, headers, payload FROM {table}\n  WHERE consumer = {consumer} AND done_at IS NULL \
-         ORDER BY received_at, {number} LIMIT 1;"
-    );
-    let mark =
-        format!("UPDATE {table} SET done_at = {now} WHERE consumer = {consumer} AND id = :id AND done_at IS NULL;");
-    Statements {
-        database,
-        steps: vec![("begin", begin(database)), ("next", next), ("mark", mark), ("commit", "COMMIT;".into())],
-        note: "In one transaction: take the next message, mark it, then the effect, then COMMIT. The UPDATE waits for \
-               another worker\nthat has marked the same one; 0 rows: that one was first, roll back and begin anew. A \
-               worker that is killed leaves\nthe message to the next."
-            .to_owned(),
-    }
+fn take(database: DatabaseKind, table: &str, consumer: &str, block_key: bool) -> Statements {
+    let handler = Handler { database, table, consumer: literal(database, consumer), block_key };
+    Statements { database, steps: handler.steps(), note: handler.note() }
 }
 
 fn begin(database: DatabaseKind) -> String {

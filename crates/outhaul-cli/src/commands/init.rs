@@ -1,11 +1,11 @@
 //! `outhaul init`: the tables, or their DDL.
 
-use outhaul_store::{DatabaseKind, InitPlan, PayloadType};
+use outhaul_store::{DatabaseKind, InitPlan, PayloadType, StoreOptions};
 use serde_json::json;
 
 use super::{chosen, of_outbox, open_as_it_is};
 use crate::arguments::{Init, Payload, ShardBy};
-use crate::config::Outbox;
+use crate::config::{Outbox, Sources};
 use crate::failure::{Exit, Failure, Outcome};
 use crate::{config, output};
 
@@ -14,7 +14,7 @@ use crate::{config, output};
 /// # Errors
 /// The database's, or the configuration's.
 pub async fn run(a: &Init, json: bool) -> Outcome {
-    let config = config::load(a.source.sources())?;
+    let config = config::load(Sources { inbox: a.inbox, ..a.source.sources() })?;
     if a.upgrade {
         for outbox in chosen(&config, a.which.outbox.as_deref())? {
             upgrade(outbox, a.print, json).await?;
@@ -22,8 +22,18 @@ pub async fn run(a: &Init, json: bool) -> Outcome {
         return Ok(Exit::Fine);
     }
     if a.inbox {
+        if a.which.outbox.is_none() && !config.inboxes.is_empty() {
+            for configured in &config.inboxes {
+                let made = inbox(&configured.store, a.print, json).await;
+                made.map_err(|e| e.while_doing(format_args!("inbox {}", configured.name)))?;
+            }
+            return Ok(Exit::Fine);
+        }
+        if config.outboxes.is_empty() {
+            config.outbox(None)?;
+        }
         for outbox in chosen(&config, a.which.outbox.as_deref())? {
-            inbox(outbox, a.print, json).await.map_err(|e| of_outbox(e, outbox))?;
+            inbox(&outbox.store, a.print, json).await.map_err(|e| of_outbox(e, outbox))?;
         }
         return Ok(Exit::Fine);
     }
@@ -70,19 +80,20 @@ pub async fn run(a: &Init, json: bool) -> Outcome {
 }
 
 /// The tables of a consumer in this database.
-async fn inbox(outbox: &Outbox, print: bool, json: bool) -> Result<(), Failure> {
-    let inbox = outhaul_store::inbox::open(outbox.store.clone(), 1).await?;
-    let tables = ["inbox", "inbox_message"].map(|name| outbox.store.table(name));
+async fn inbox(store: &StoreOptions, print: bool, json: bool) -> Result<(), Failure> {
+    let inbox = outhaul_store::inbox::open(store.clone(), 1).await?;
+    let tables = ["inbox", "inbox_message", "inbox_queue"].map(|name| store.table(name));
     let (ddl, made) = if print { (inbox.ddl(), Ok(())) } else { (String::new(), inbox.init().await) };
     inbox.close().await;
     made?;
     match (print, json) {
         (true, true) => output::json(&json!({ "tables": tables, "ddl": ddl })),
         (true, false) => {
-            let grants = match outbox.store.kind()? {
+            let grants = match store.kind()? {
                 DatabaseKind::Sqlite => vec![],
                 DatabaseKind::MySql | DatabaseKind::Postgres => {
-                    let about = "-- The consumer's user, on each table that it uses; the relay's user on the second:";
+                    let about = "-- The consumer's user, on each table that it uses; the relay's user on the second, that of \
+                                 `outhaul inbox` on the second and third:";
                     let grant = |table| format!("--   GRANT SELECT, INSERT, UPDATE, DELETE ON {table} TO consumer;");
                     std::iter::once(about.to_owned()).chain(tables.iter().map(grant)).collect()
                 }
@@ -90,7 +101,7 @@ async fn inbox(outbox: &Outbox, print: bool, json: bool) -> Result<(), Failure> 
             output::lines(grants.iter().map(String::as_str).chain(ddl.lines()))
         }
         (false, true) => output::json(&json!({ "tables": tables })),
-        (false, false) => output::line(format_args!("tables {} are ready", tables.join(" and "))),
+        (false, false) => output::line(format_args!("tables {} are ready", tables.join(", "))),
     }
 }
 

@@ -11,6 +11,9 @@ mod demo;
 mod destination;
 mod enqueue;
 mod explain;
+mod handler_sql;
+mod health_file;
+mod inbox;
 mod init;
 mod locate;
 mod message_line;
@@ -54,6 +57,7 @@ pub async fn run(arguments: &Arguments) -> Outcome {
         Command::Destination(a) => destination::run(a, json).await,
         Command::Cancel(a) => cancel::run(a, json).await,
         Command::Checkback(a) => Box::pin(checkback::run(a, json)).await,
+        Command::Inbox(a) => Box::pin(inbox::run(a, json)).await,
         Command::Replay(a) => Box::pin(replay::run(a, json)).await,
         Command::Acts(a) => acts::run(a, json).await,
         Command::Prune(a) => prune::run(a, json).await,

@@ -5,9 +5,11 @@ use std::path::{Component, Path, PathBuf};
 use outhaul_core::config::{LaneLimits, Settings};
 use outhaul_core::destination::MAX_DESTINATIONS;
 use outhaul_core::receipt::AckLevel;
+use outhaul_inbox::Begin;
 use outhaul_relay::Transactions;
+use outhaul_sink::rocketmq::RocketMqConfig;
 use outhaul_sink::settings::suggest;
-use outhaul_sink::{SinkCode, registry};
+use outhaul_sink::{SinkCode, registry, rocketmq};
 use outhaul_store::{ColumnNames, StoreOptions, Tls};
 use serde_json::{Map, Value as Json};
 
@@ -15,7 +17,7 @@ use super::keys::{self, SECTIONS};
 use super::problems::Problems;
 use super::section::Table;
 use super::value::{Node, Origin, Value};
-use super::{Config, Destination, Outbox, Relay, RouteKeys};
+use super::{Config, Destination, Inbox, Outbox, Relay, RouteKeys};
 use crate::codes;
 use crate::failure::{Blame, Failure, Failures};
 
@@ -23,7 +25,7 @@ use crate::failure::{Blame, Failure, Failures};
 ///
 /// # Errors
 /// All that is wrong, earlier problems included.
-pub(super) fn build(tree: &[(String, Node)], mut problems: Problems) -> Result<Config, Failures> {
+pub(super) fn build(tree: &[(String, Node)], without_outbox: bool, mut problems: Problems) -> Result<Config, Failures> {
     let p = &mut problems;
     refuse_unknown_sections(tree, p);
     let all = |name: &str, p: &mut Problems| keys::section(name).map_or_else(Vec::new, |s| Table::all(s, tree, p));
@@ -31,7 +33,7 @@ pub(super) fn build(tree: &[(String, Node)], mut problems: Problems) -> Result<C
         p.at(&table.origin, &codes::NOT_BUILT, "the admin server is not in this build");
     }
     let relay = relay(all("relay", p).first(), p);
-    let outboxes = outboxes(&all("outbox", p), p);
+    let outboxes = outboxes(&all("outbox", p), without_outbox, p);
     let tables = all("destination", p);
     let destinations = destinations(&tables, p);
     if let Some(beyond) = tables.get(MAX_DESTINATIONS) {
@@ -49,8 +51,9 @@ pub(super) fn build(tree: &[(String, Node)], mut problems: Problems) -> Result<C
     }
     let names: Vec<&str> = tables.iter().filter_map(|t| plain_text(t, "name")).collect();
     let routes = routes(&all("route", p), &names, p);
-    let destinations = destinations.into_iter().map(|(_, d)| d).collect();
-    problems.into_result(Config { relay, outboxes, destinations, routes })
+    let destinations: Vec<Destination> = destinations.into_iter().map(|(_, d)| d).collect();
+    let inboxes = inboxes(&all("inbox", p), &destinations, p);
+    problems.into_result(Config { relay, outboxes, destinations, routes, inboxes })
 }
 
 fn refuse_unknown_sections(tree: &[(String, Node)], p: &mut Problems) {
@@ -122,8 +125,8 @@ fn bytes(n: u64) -> usize {
     usize::try_from(n).unwrap_or(usize::MAX)
 }
 
-fn outboxes(tables: &[Table], p: &mut Problems) -> Vec<Outbox> {
-    if tables.is_empty() && p.is_empty() {
+fn outboxes(tables: &[Table], may_be_none: bool, p: &mut Problems) -> Vec<Outbox> {
+    if tables.is_empty() && !may_be_none && p.is_empty() {
         p.without_place(Failure::new(&codes::NO_DATABASE, "no outbox is configured"));
     }
     let mut outboxes: Vec<Outbox> = vec![];
@@ -360,6 +363,76 @@ fn routes(tables: &[Table], names: &[&str], p: &mut Problems) -> Vec<RouteKeys> 
         routes.push(route);
     }
     routes
+}
+
+fn inboxes(tables: &[Table], destinations: &[Destination], p: &mut Problems) -> Vec<Inbox> {
+    let mut inboxes: Vec<Inbox> = vec![];
+    for t in tables {
+        t.refuse_unknown(None, p);
+        let name = t.text("name", p).unwrap_or_default();
+        check_name(t, &name, inboxes.iter().any(|i| i.name == name), p);
+        let mut store = StoreOptions::new(t.text("url", p).unwrap_or_default());
+        if !store.url.is_empty()
+            && let Err(e) = store.kind()
+        {
+            p.push(t.place("url"), usage(e.into()));
+        }
+        store.table_prefix = t.text("table_prefix", p).unwrap_or_default();
+        let group = t.text("group", p).unwrap_or_default();
+        let count = |key, p: &mut Problems| bytes(t.whole(key, p).unwrap_or_default());
+        let broker = broker_of(t, destinations, p).unwrap_or_else(|| RocketMqConfig::new(""));
+        inboxes.push(Inbox {
+            name,
+            broker,
+            store,
+            create_tables: t.switch("create_table", p),
+            connections: count("connections", p),
+            consumer: t.text("consumer", p).unwrap_or_else(|| group.clone()),
+            group,
+            topics: t.list("topics", p),
+            begin: match t.text("from", p).as_deref() {
+                Some("end") => Begin::End,
+                Some("group") => Begin::Group,
+                _ => Begin::Beginning,
+            },
+            block_key: t.text("on_dead", p).is_none_or(|word| word == "block_key"),
+            max_batch: count("max_batch", p),
+            max_batch_bytes: count("max_batch_bytes", p),
+            memory_limit: count("memory_limit", p),
+        });
+    }
+    inboxes
+}
+
+/// The brokers of an inbox: those of a destination, or its own keys.
+fn broker_of(t: &Table, destinations: &[Destination], p: &mut Problems) -> Option<RocketMqConfig> {
+    let own: Vec<outhaul_sink::settings::Key> =
+        rocketmq::config::KEYS.into_iter().filter(|key| keys::BROKER_KEYS.contains(&key.name)).collect();
+    let settings = match t.text("destination", p) {
+        Some(name) => {
+            if let Some(key) = keys::BROKER_KEYS.iter().find(|key| t.node(key).is_some()) {
+                p.at(t.place(key), &codes::BAD_VALUE, format!("{key} is that of destination {name}: leave one out"));
+            }
+            let Some(d) = destinations.iter().find(|d| d.name == name && d.kind == "rocketmq") else {
+                let what = format!("no destination of kind rocketmq is named {name:?}");
+                p.at(t.place("destination"), &codes::UNKNOWN_DESTINATION, what);
+                return None;
+            };
+            d.settings.clone()
+        }
+        None if t.node("namesrv").is_none() => {
+            p.at(&t.origin, &codes::MISSING_KEY, "inbox has neither namesrv nor destination");
+            return None;
+        }
+        None => Json::Object(settings(t, &own)),
+    };
+    match RocketMqConfig::read(t.section.name, &settings) {
+        Ok(broker) => Some(broker),
+        Err(e) => {
+            p.push(&t.origin, usage(e.into()));
+            None
+        }
+    }
 }
 
 /// Names go into receipts, logs, variables and file names: they stay short and plain. `-` is the destination of what

@@ -380,6 +380,87 @@ const ROUTE: &[Key] = &[
     ),
 ];
 
+/// Keys of `[[inbox]]` that are those of a destination of kind rocketmq.
+pub const BROKER_KEYS: &[&str] = &[
+    "namesrv",
+    "access_key",
+    "secret_key",
+    "security_token",
+    "tls",
+    "tls_ca_file",
+    "tls_cert_file",
+    "tls_key_file",
+    "tls_server_name",
+    "tls_insecure",
+];
+
+const INBOX: &[Key] = &[
+    key("name", Text, Default("inbox"), "Name in output, logs and `--inbox`. Each has its own."),
+    key(
+        "url",
+        Url,
+        Required,
+        "Database with the table `inbox_message`, as for an outbox. Its user needs SELECT, INSERT and UPDATE on `inbox_message` and `inbox_queue`.",
+    ),
+    key("table_prefix", Text, Means("none"), "What the names of the tables begin with."),
+    key(
+        "create_table",
+        Switch,
+        Default("true"),
+        "Whether tables are made at the start if they are missing: the user needs CREATE for it. Those of an earlier version are brought up to date by `outhaul init --inbox`.",
+    ),
+    key("connections", Whole(1, 64), Default("4"), "Queues stored at the same time. SQLite always has one."),
+    key("consumer", Text, Means("`group`"), "Name under which messages are stored, at most 64 bytes."),
+    key("group", Text, Required, "Consumer group. Every copy of the daemon has the same, and reads the same topics."),
+    key(
+        "topics",
+        List,
+        Required,
+        "Topics as the broker knows them, each with the tags that are wanted if not all: `\"Orders\"`, `\"Orders:paid||refunded\"`.",
+    ),
+    key(
+        "from",
+        Word(&["beginning", "end", "group"]),
+        Default("beginning"),
+        "Where a topic begins that was never read for this consumer: at what the broker still has, behind it, or where the group stands at the broker. Queues that a topic gets later begin at their beginning.",
+    ),
+    key(
+        "on_dead",
+        Word(&["block_key", "continue"]),
+        Default("block_key"),
+        "Whether a dead message keeps later ones of its key waiting, in the statements of `outhaul contract --inbox`.",
+    ),
+    key("max_batch", Whole(1, 10_000), Default("512"), "Most messages of one transaction."),
+    key(
+        "max_batch_bytes",
+        Size(65_536),
+        Default("1MiB"),
+        "Most bytes of one transaction, unless one pull brought more.",
+    ),
+    key("memory_limit", Size(1_048_576), Default("64MiB"), "Most bytes that were read and are not stored yet."),
+    key(
+        "destination",
+        Text,
+        Means("the keys below"),
+        "Name of a `[[destination]]` of kind rocketmq whose name servers, account and TLS are used.",
+    ),
+    key("namesrv", List, Means("those of `destination`"), "Name servers, `\"HOST:PORT\"`."),
+    key("access_key", Text, Means("requests are not signed"), "Account (AccessKey)."),
+    key(
+        "secret_key",
+        Text,
+        Means("requests are not signed"),
+        "Its secret (SecretKey): write `${NAME}` or `${file:PATH}`.",
+    ),
+    key("security_token", Text, Means("none"), "Temporary token of a security service."),
+    key("tls", Switch, Default("false"), "Whether name servers and brokers are spoken to over TLS."),
+    key("tls_ca_file", Path, Means("none"), "PEM file with the authorities that brokers must be signed by."),
+    key("tls_cert_file", Path, Means("none"), "PEM file with the certificate to show to servers that ask for one."),
+    key("tls_key_file", Path, Means("none"), "PEM file with its private key."),
+    key("tls_server_name", Text, Means("the host of its address"), "Name that every server's certificate must have."),
+    key("tls_insecure", Switch, Default("false"), "Accept any certificate, for brokers in TLS test mode."),
+];
+
 /// `[relay]`, which also stands when it is left out.
 pub const RELAY_SECTION: Section = Section { name: "relay", repeated: false, doc: "The relay process.", keys: RELAY };
 
@@ -404,6 +485,12 @@ pub const SECTIONS: &[Section] = &[
         repeated: true,
         doc: "From topics to destinations. A message that no route names is parked under the destination `-`, never dropped.",
         keys: ROUTE,
+    },
+    Section {
+        name: "inbox",
+        repeated: true,
+        doc: "What `outhaul inbox` reads, and the database that it stores into: [inbox.md](inbox.md). A configuration for it needs no `[[outbox]]`.",
+        keys: INBOX,
     },
 ];
 

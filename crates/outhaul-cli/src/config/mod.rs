@@ -23,7 +23,9 @@ use outhaul_core::config::{LaneLimits, Settings};
 use outhaul_core::destination::DestinationIndex;
 use outhaul_core::receipt::AckLevel;
 use outhaul_core::route::{Route, Routes};
+use outhaul_inbox::Begin;
 use outhaul_relay::Transactions;
+use outhaul_sink::rocketmq::RocketMqConfig;
 use outhaul_sink::{Rewrite, Sink, SinkError};
 use outhaul_store::StoreOptions;
 
@@ -50,6 +52,39 @@ pub struct Config {
     pub destinations: Vec<Destination>,
     /// `[[route]]`.
     pub routes: Vec<RouteKeys>,
+    /// `[[inbox]]`.
+    pub inboxes: Vec<Inbox>,
+}
+
+/// `[[inbox]]`.
+#[derive(Clone, Debug)]
+pub struct Inbox {
+    /// Name.
+    pub name: String,
+    /// The brokers.
+    pub broker: RocketMqConfig,
+    /// How the database is opened.
+    pub store: StoreOptions,
+    /// Whether tables are made.
+    pub create_tables: bool,
+    /// Connections.
+    pub connections: usize,
+    /// Name under which messages are stored.
+    pub consumer: String,
+    /// Consumer group.
+    pub group: String,
+    /// Topics, with their tags.
+    pub topics: Vec<String>,
+    /// Where they begin.
+    pub begin: Begin,
+    /// Whether a dead message keeps later ones of its key waiting.
+    pub block_key: bool,
+    /// Most messages of a transaction.
+    pub max_batch: usize,
+    /// Most bytes of a transaction.
+    pub max_batch_bytes: usize,
+    /// Most bytes that are not stored yet.
+    pub memory_limit: usize,
 }
 
 /// `[[route]]`.
@@ -164,6 +199,24 @@ impl Config {
         topics
     }
 
+    /// The inbox that a command is about: the only one, or the one that `--inbox` names.
+    ///
+    /// # Errors
+    /// There is none of this name, or there are several and none was named.
+    pub fn inbox(&self, name: Option<&str>) -> Result<&Inbox, Failure> {
+        let names = self.inboxes.iter().map(|i| i.name.as_str()).collect::<Vec<_>>().join(", ");
+        let no = |what: String| Err(Failure::new(&codes::WHICH_INBOX, what));
+        match (name, self.inboxes.as_slice()) {
+            (None, [only]) => Ok(only),
+            (None, []) => no("no [[inbox]] is configured".into()),
+            (None, _) => no(format!("there are several: {names}")),
+            (Some(name), all) => match all.iter().find(|i| i.name == name) {
+                Some(inbox) => Ok(inbox),
+                None => no(format!("no [[inbox]] is named {name}; there are: {names}")),
+            },
+        }
+    }
+
     /// The outbox that a command is about: the only one, or the one that `--outbox` names.
     ///
     /// # Errors
@@ -172,6 +225,7 @@ impl Config {
         let names = || self.outboxes.iter().map(|o| o.name.as_str()).collect::<Vec<_>>().join(", ");
         match (name, self.outboxes.as_slice()) {
             (None, [only]) => Ok(only),
+            (None, []) => Err(Failure::new(&codes::NO_DATABASE, "no outbox is configured")),
             (None, _) => Err(Failure::new(&codes::WHICH_OUTBOX, format!("there are several outboxes: {}", names()))),
             (Some(name), all) => all.iter().find(|o| o.name == name).ok_or_else(|| {
                 Failure::new(&codes::WHICH_OUTBOX, format!("no outbox is named {name}; there are: {}", names()))
@@ -189,6 +243,8 @@ pub struct Sources<'a> {
     pub db: Option<&'a str>,
     /// `--to TARGET`.
     pub to: &'a [String],
+    /// The command can do without an outbox: it is about an inbox.
+    pub inbox: bool,
 }
 
 /// Reads the configuration, with the process's own environment.
@@ -221,7 +277,7 @@ fn load_with(
     for (_, node) in &mut tree {
         interpolate::interpolate(node, around, &mut |node, why| problems.at(&node.origin, &codes::UNRESOLVED, why));
     }
-    build::build(&tree, problems)
+    build::build(&tree, sources.inbox, problems)
 }
 
 fn from_file(

@@ -15,7 +15,7 @@ fn read(file: &str, variables: &[(&str, &str)]) -> Result<Config, Vec<Failure>> 
     for (_, node) in &mut tree {
         interpolate::interpolate(node, &around, &mut |node, why| problems.at(&node.origin, &codes::UNRESOLVED, why));
     }
-    build::build(&tree, problems).map_err(|f| f.0)
+    build::build(&tree, false, problems).map_err(|f| f.0)
 }
 
 fn refused(file: &str, variables: &[(&str, &str)]) -> Vec<String> {
@@ -295,18 +295,20 @@ fn a_kind_has_no_key_that_every_destination_has() {
 fn arguments_stand_for_a_file() {
     let to = ["file:a.jsonl".to_owned(), "stdout:".to_owned()];
     let around = Surroundings { variable: &|_| None, file: &|_| Err(String::new()) };
-    let sources = Sources { file: None, db: Some("sqlite:x.db"), to: &to };
+    let sources = Sources { file: None, db: Some("sqlite:x.db"), to: &to, inbox: false };
     let c = load_with(sources, vec![("OUTHAUL__OUTBOX__MAIN__TABLE_PREFIX".into(), "p_".into())], &around).unwrap();
     assert_eq!((c.outboxes[0].name.as_str(), c.outboxes[0].store.outbox().as_str()), (DB_NAME, "p_outbox"));
     assert_eq!(c.destinations.iter().map(|d| d.name.as_str()).collect::<Vec<_>>(), ["file", "stdout-2"]);
     assert_eq!(c.routes().destinations("x").iter().count(), 2);
     let refused = |to: &str| {
         let to = [to.to_owned()];
-        load_with(Sources { file: None, db: Some("x.db"), to: &to }, vec![], &around).unwrap_err().0[0].code.clone()
+        load_with(Sources { file: None, db: Some("x.db"), to: &to, inbox: false }, vec![], &around).unwrap_err().0[0]
+            .code
+            .clone()
     };
     assert_eq!(refused("trail.jsonl"), "OUT-3014");
     let to = ["rocketmq://a:9876,b:9876".to_owned()];
-    let c = load_with(Sources { file: None, db: Some("sqlite:x.db"), to: &to }, vec![], &around).unwrap();
+    let c = load_with(Sources { file: None, db: Some("sqlite:x.db"), to: &to, inbox: false }, vec![], &around).unwrap();
     assert_eq!(c.destinations[0].settings["namesrv"], "a:9876,b:9876");
     assert_eq!(refused("rocketmq://"), "OUT-2003");
     assert_eq!(refused("kafka:x"), "OUT-2001");

@@ -8,6 +8,8 @@ mod command_line;
 mod contract;
 mod enqueue;
 mod export;
+#[cfg(feature = "sqlite")]
+mod inbox;
 mod journey;
 mod operate;
 mod program;

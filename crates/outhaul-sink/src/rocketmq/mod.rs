@@ -13,6 +13,7 @@
 //! | `outcome`, `place` | from answers to outcomes, and the detail of a receipt |
 //! | `verify`, `barrier` | what a broker forgot, and what it has flushed |
 //! | `examine` | what `outhaul validate` prints |
+//! | `received` | what a consumer reads of an envelope |
 //! | `half` | the half message of a transactional one |
 //!
 //! Order: a key has one slot, and in a topic one queue, so its messages go one request after the other. Several slots
@@ -35,6 +36,7 @@ mod outcome;
 mod place;
 mod plan;
 mod queues;
+mod received;
 mod sink;
 mod turn;
 mod verify;
@@ -42,4 +44,5 @@ mod window;
 
 pub use config::{OnMissingBroker, OnWeakAck, RocketMqConfig};
 pub use half::{ORIGIN, TRANSACTION, half_message};
+pub use received::{Received, short_id};
 pub use sink::RocketMqSink;

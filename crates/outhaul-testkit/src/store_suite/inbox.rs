@@ -7,24 +7,24 @@ use outhaul_store::{StoreErrorKind, StoreOptions};
 
 use crate::servers::{self, Flavour, TestDatabase};
 
-struct InboxFixture {
-    inbox: Arc<dyn Inbox>,
-    database: TestDatabase,
+pub(super) struct InboxFixture {
+    pub(super) inbox: Arc<dyn Inbox>,
+    pub(super) database: TestDatabase,
 }
 
-async fn empty(flavour: Flavour) -> InboxFixture {
+pub(super) async fn empty(flavour: Flavour) -> InboxFixture {
     let database = servers::create(flavour).await;
     let inbox = outhaul_store::inbox::open(StoreOptions::new(database.url.clone()), 4).await.expect("open");
     InboxFixture { inbox, database }
 }
 
-async fn fresh(flavour: Flavour) -> InboxFixture {
+pub(super) async fn fresh(flavour: Flavour) -> InboxFixture {
     let f = empty(flavour).await;
     f.inbox.init().await.expect("init");
     f
 }
 
-fn message(id: &str) -> InboxMessage {
+pub(super) fn message(id: &str) -> InboxMessage {
     InboxMessage {
         id: id.into(),
         topic: "orders".into(),
@@ -193,4 +193,62 @@ pub async fn lanes_deliver_at_once(flavour: Flavour) {
     }
     let stored: usize = lanes.join_all().await.into_iter().sum();
     assert_eq!((stored, f.count().await), (500, 500));
+}
+
+/// The table as versions before places made it.
+fn earlier_ddl(flavour: Flavour) -> String {
+    let columns = match flavour {
+        Flavour::Sqlite => {
+            "consumer TEXT NOT NULL, id TEXT NOT NULL, topic TEXT NOT NULL, msg_key TEXT, headers TEXT, payload BLOB NOT \
+             NULL, position TEXT NOT NULL, received_at INTEGER NOT NULL, claimed_by TEXT, claimed_until INTEGER, attempts \
+             INTEGER NOT NULL DEFAULT 0, done_at INTEGER, last_error TEXT"
+        }
+        Flavour::MariaDb | Flavour::MySql => {
+            "consumer VARBINARY(255) NOT NULL, id VARBINARY(64) NOT NULL, topic VARCHAR(255) NOT NULL, msg_key \
+             VARBINARY(255) NULL, headers JSON NULL, payload LONGBLOB NOT NULL, `position` VARCHAR(32) NOT NULL, \
+             received_at TIMESTAMP(6) NOT NULL DEFAULT CURRENT_TIMESTAMP(6), claimed_by VARCHAR(255) NULL, claimed_until \
+             TIMESTAMP(6) NULL DEFAULT NULL, attempts INT UNSIGNED NOT NULL DEFAULT 0, done_at TIMESTAMP(6) NULL DEFAULT \
+             NULL, last_error TEXT NULL"
+        }
+        Flavour::Postgres => {
+            "consumer varchar(255) COLLATE \"C\" NOT NULL, id varchar(64) COLLATE \"C\" NOT NULL, topic varchar(255) NOT \
+             NULL, msg_key varchar(255) COLLATE \"C\", headers json, payload bytea NOT NULL, position varchar(32) NOT NULL, \
+             received_at timestamptz(6) NOT NULL DEFAULT now(), claimed_by varchar(255), claimed_until timestamptz(6), \
+             attempts integer NOT NULL DEFAULT 0, done_at timestamptz(6), last_error text"
+        }
+    };
+    format!("CREATE TABLE inbox_message ({columns}, PRIMARY KEY (consumer, id))")
+}
+
+/// A table of an earlier version gets its numbers in the order in which its rows came, and goes on from there; relays
+/// deliver into it before and after.
+pub async fn an_earlier_table_gets_numbers(flavour: Flavour) {
+    let f = empty(flavour).await;
+    f.database.execute(&earlier_ddl(flavour)).await;
+    let at = |n: u32| match flavour {
+        Flavour::Sqlite => format!("{n}000000"),
+        _ => format!("'2026-01-01 00:00:0{n}'"),
+    };
+    // Neither ids nor positions as text are in the order of arrival.
+    for (id, second, position) in [("a", 3, "0:2"), ("b", 1, "0:10"), ("c", 1, "0:9"), ("d", 2, "0:1")] {
+        let values = format!("'c', '{id}', 't', 'k', 'x', '{position}', {}", at(second));
+        let columns = "consumer, id, topic, msg_key, payload, position, received_at";
+        f.database.execute(&format!("INSERT INTO inbox_message ({columns}) VALUES ({values})")).await;
+    }
+    assert_eq!(f.deliver("c", &[message("e"), message("a")]).await, [Stored, Duplicate]);
+    assert_eq!(f.inbox.inspect_places().await.expect_err("no numbers yet").kind, StoreErrorKind::NotInitialised);
+    for _ in 0..2 {
+        f.inbox.init().await.expect("init");
+    }
+    f.inbox.inspect_places().await.expect("of this version");
+    assert_eq!(f.deliver("c", &[message("0"), message("d"), message("1")]).await, [Stored, Duplicate, Stored]);
+    assert_eq!(f.ids_in_order().await, ["c", "b", "d", "a", "e", "0", "1"]);
+}
+
+impl InboxFixture {
+    /// Ids by their numbers.
+    pub(super) async fn ids_in_order(&self) -> Vec<String> {
+        let rows = self.database.query("SELECT id FROM inbox_message ORDER BY seq").await;
+        rows.into_iter().map(|row| row.into_iter().flatten().collect()).collect()
+    }
 }

@@ -11,6 +11,7 @@ pub mod checkpoint;
 pub mod fencing;
 mod fixture;
 pub mod inbox;
+pub mod inbox_places;
 pub mod lease;
 pub mod maintain;
 pub mod parked;
@@ -221,5 +222,14 @@ cases! { $
         a_refused_message_holds_back_its_key
         a_large_batch
         lanes_deliver_at_once
+        an_earlier_table_gets_numbers
+    }
+    inbox_places {
+        a_step_is_taken_once
+        rows_are_numbered_in_the_order_of_the_queue
+        readers_of_one_queue_store_it_once
+        a_refused_step_changes_nothing
+        what_is_dead_is_counted
+        without_its_tables_it_says_so
     }
 }

@@ -1,4 +1,4 @@
-//! Reading: queues that the caller assigns, no rebalancing.
+//! Reading: queues that the caller assigns. [`super::GroupMember`] tells which are whose.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,6 +14,10 @@ use crate::request::{
     GetMaxOffset, GetMinOffset, Pull, PullAnswer, PullStatus, QueryConsumerOffset, SearchOffset, Subscription,
     UpdateConsumerOffset,
 };
+
+/// How often a broker looks whether the time of a pull that it holds is over. Source: `PullRequestHoldService.run` of
+/// RocketMQ 4.9.4 and 5.3.3.
+const HELD_LOOK: Duration = Duration::from_secs(5);
 
 /// Reads queues for a group and keeps the group's offsets. Which member reads which queue is the caller's business: it
 /// does not register with brokers, and they know of no members. Cheap to clone.
@@ -31,7 +35,8 @@ pub struct PullOptions {
     /// The most messages of one answer. Default 32. Brokers have limits of their own.
     pub max_messages: u16,
     /// How long the broker holds an answer back while there is nothing new. Default 15 s, as Java has it; zero asks for
-    /// what is there. The limit of the whole request is this plus [`super::ClientOptions::request_limit`].
+    /// what is there. The limit of the whole request is this plus [`super::ClientOptions::request_limit`] and 5 s, since
+    /// that is how often brokers look at what they hold (`PullRequestHoldService`).
     pub suspend: Duration,
 }
 
@@ -98,7 +103,32 @@ impl Consumer {
     /// # Errors
     /// As [`super::Producer::send`]; [`Error::Stored`] if a message cannot be read.
     pub async fn pull(&self, queue: &MessageQueue, offset: i64, options: &PullOptions) -> Result<Pulled, Error> {
-        let limit = options.suspend + self.client.options().request_limit;
+        self.pull_with(Access::Read, queue, offset, options).await
+    }
+
+    /// As [`Self::pull`], never from a slave: one that is behind takes an offset that it does not have yet for one that
+    /// is outside of the queue.
+    ///
+    /// # Errors
+    /// As [`Self::pull`]; [`Error::Route`] while there is no master.
+    pub async fn pull_from_master(
+        &self,
+        queue: &MessageQueue,
+        offset: i64,
+        options: &PullOptions,
+    ) -> Result<Pulled, Error> {
+        self.pull_with(Access::Write, queue, offset, options).await
+    }
+
+    async fn pull_with(
+        &self,
+        access: Access,
+        queue: &MessageQueue,
+        offset: i64,
+        options: &PullOptions,
+    ) -> Result<Pulled, Error> {
+        let held = if options.suspend.is_zero() { Duration::ZERO } else { options.suspend + HELD_LOOK };
+        let limit = held + self.client.options().request_limit;
         let make = |connection: &Connection| Pull {
             group: self.group.to_string(),
             topic: queue.topic.clone(),
@@ -111,7 +141,7 @@ impl Consumer {
             max_bytes: None,
             broker_name: Client::broker_name_for(connection, queue),
         };
-        let (answer, connection) = self.client.ask_queue(queue, Access::Read, limit, None, make).await?;
+        let (answer, connection) = self.client.ask_queue(queue, access, limit, None, make).await?;
         Ok(Pulled { answer, address: connection.address().clone(), generation: connection.generation() })
     }
 

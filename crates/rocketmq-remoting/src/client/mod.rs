@@ -1,7 +1,7 @@
 //! A client of a cluster: name servers, routes, and what is done with brokers.
 //!
 //! A [`Client`] holds what all parts share: one [`Channel`] for each address, routes, heartbeats. From it come a
-//! [`Producer`], a [`TransactionalProducer`], a [`Consumer`] and an [`Admin`].
+//! [`Producer`], a [`TransactionalProducer`], a [`Consumer`], a [`GroupMember`] and an [`Admin`].
 //!
 //! No call tries again by itself: it ends with a result or with a typed error, and [`Error::may_have_been_done`] tells
 //! whether a second try can do it twice. What a client does by itself is to connect again, to keep connections alive,
@@ -10,9 +10,11 @@
 mod admin;
 mod consumer;
 mod identity;
+mod member;
 mod name_servers;
 mod options;
 mod producer;
+mod registry;
 mod route;
 mod routes;
 mod transaction;
@@ -26,6 +28,7 @@ use tokio::time::Instant;
 
 pub use admin::{Admin, Master, Where};
 pub use consumer::{Assignment, Consumer, PullOptions, Pulled, QueueReader, Read, Start};
+pub use member::{GroupMember, Told, allocate};
 pub use options::ClientOptions;
 pub use producer::{Producer, SendOptions, Sent};
 pub use route::TopicRoute;
@@ -36,7 +39,7 @@ use crate::command::Version;
 use crate::connection::{Address, Channel, Connection, ConnectionOptions, Counters, Greeting, Pushes};
 use crate::error::Error;
 use crate::message::MessageQueue;
-use crate::request::{Heartbeat, Request};
+use crate::request::{ConsumerData, Heartbeat, Request};
 use name_servers::NameServers;
 use routes::{RouteLimits, Routes};
 
@@ -66,21 +69,28 @@ pub(crate) enum Access {
     Write,
 }
 
-/// Producer groups that heartbeats name.
+/// Groups that heartbeats name.
 #[derive(Debug, Default)]
-struct Groups(Mutex<BTreeSet<String>>);
+struct Groups {
+    producers: Mutex<BTreeSet<String>>,
+    consumer: Mutex<Option<ConsumerData>>,
+}
 
 impl Groups {
     fn add(&self, group: &str) -> bool {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(group.to_owned())
+        self.producers.lock().unwrap_or_else(PoisonError::into_inner).insert(group.to_owned())
     }
 
     fn remove(&self, group: &str) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(group);
+        self.producers.lock().unwrap_or_else(PoisonError::into_inner).remove(group);
     }
 
     fn all(&self) -> Vec<String> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect()
+        self.producers.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect()
+    }
+
+    fn consumers(&self) -> Vec<ConsumerData> {
+        self.consumer.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect()
     }
 }
 
@@ -95,7 +105,7 @@ impl Client {
             let (client_id, groups) = (client_id.clone(), groups.clone());
             Arc::new(move || {
                 let (client_id, producer_groups) = (client_id.to_string(), groups.all());
-                Heartbeat { client_id, producer_groups, consumers: Vec::new() }.command()
+                Heartbeat { client_id, producer_groups, consumers: groups.consumers() }.command()
             })
         };
         // Settings may be cloned for several clients; pushes and counts are each client's own.

@@ -1,25 +1,18 @@
 //! Half messages, their ends, and the broker's questions about them.
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::Instant;
 
-use super::{Access, Client, Producer, SendOptions, Sent, left};
+use super::registry::{Registry, UNREGISTER_LIMIT};
+use super::{Access, Client, Producer, SendOptions, Sent};
 use crate::code::RequestCode;
-use crate::connection::{Address, Channel, Push, PushQueue, describe};
+use crate::connection::{Address, Push, PushQueue, describe};
 use crate::error::Error;
 use crate::message::{Message, MessageError, MessageQueue};
-use crate::request::{
-    CheckTransactionState, Delivery, EndTransaction, GetClusterInfo, Request, Resolution, UnregisterClient,
-};
-
-/// A broker that has not been in the cluster for so many rounds is not kept connected any more.
-const ROUNDS_TO_FORGET: u32 = 20;
-/// Limit of saying good-bye to each broker.
-const UNREGISTER_LIMIT: Duration = Duration::from_secs(1);
+use crate::request::{CheckTransactionState, Delivery, EndTransaction, Request, Resolution, UnregisterClient};
 
 /// Sends half messages and ends them; brokers ask it about those that were not ended.
 ///
@@ -60,13 +53,6 @@ pub struct CheckBack {
     push: Push,
 }
 
-#[derive(Debug)]
-struct Registry {
-    client: Client,
-    /// Masters that are kept connected, with the rounds since the cluster last named them.
-    masters: Mutex<HashMap<Address, (Channel, u32)>>,
-}
-
 impl TransactionalProducer {
     /// Registers the group with every master of the cluster, and waits until each has accepted it or failed, within
     /// `limit`; one that accepted is enough. Masters that fail, or come later, are registered as soon as they can be.
@@ -85,7 +71,7 @@ impl TransactionalProducer {
             .subscribe(RequestCode::CheckTransactionState, options.max_check_backs, options.max_check_back_bytes)
             .ok_or(Error::Closed)?;
         client.inner.groups.add(group);
-        let registry = Arc::new(Registry { client: client.clone(), masters: Mutex::default() });
+        let registry = Arc::new(Registry::new(client));
         // From here on dropping it takes the group back.
         let keeper = tokio::spawn(registry.clone().keep(options.connection.heartbeat_every));
         let this = Self { producer, registry, keeper };
@@ -102,11 +88,7 @@ impl TransactionalProducer {
     /// The masters that it is registered with at the moment.
     #[must_use]
     pub fn registered_with(&self) -> Vec<Address> {
-        let masters = self.registry.masters.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut addresses: Vec<_> =
-            masters.iter().filter(|(_, (channel, _))| channel.status().connected).map(|(a, _)| a.clone()).collect();
-        addresses.sort();
-        addresses
+        self.registry.connected()
     }
 
     /// Sends a half message: stored, and delivered only when it is committed. All halfs of a broker go through one of
@@ -166,12 +148,8 @@ impl TransactionalProducer {
     pub async fn leave(&self) {
         self.keeper.abort();
         self.producer.client().inner.groups.remove(self.producer.group());
-        let channels: Vec<Channel> = {
-            let masters = self.registry.masters.lock().unwrap_or_else(PoisonError::into_inner);
-            masters.values().map(|(channel, _)| channel.clone()).collect()
-        };
         let mut leaving = JoinSet::new();
-        for channel in channels.into_iter().filter(|c| c.status().connected) {
+        for channel in self.registry.channels().into_iter().filter(|c| c.status().connected) {
             let leave = UnregisterClient {
                 client_id: self.producer.client().client_id().to_owned(),
                 producer_group: Some(self.producer.group().to_owned()),
@@ -191,9 +169,7 @@ impl Drop for TransactionalProducer {
     fn drop(&mut self) {
         self.keeper.abort();
         self.producer.client().inner.groups.remove(self.producer.group());
-        for (channel, _) in self.registry.masters.lock().unwrap_or_else(PoisonError::into_inner).values() {
-            channel.release();
-        }
+        self.registry.release();
     }
 }
 
@@ -239,68 +215,5 @@ impl CheckBack {
     #[must_use]
     pub fn address(&self) -> &Address {
         self.push.connection.address()
-    }
-}
-
-impl Registry {
-    /// Channels to masters that were not known before, kept connected from now on.
-    async fn discover(&self) -> Result<Vec<Channel>, Error> {
-        let info = self.client.ask_name_servers(&GetClusterInfo).await?;
-        let named = super::admin::masters(&info);
-        let mut masters = self.masters.lock().unwrap_or_else(PoisonError::into_inner);
-        for (channel, rounds) in masters.values_mut() {
-            *rounds += 1;
-            if *rounds == ROUNDS_TO_FORGET {
-                channel.release();
-            }
-        }
-        masters.retain(|_, (_, rounds)| *rounds < ROUNDS_TO_FORGET);
-        let mut new = Vec::new();
-        for (_, address) in named {
-            let channel = self.client.channel(&address);
-            if masters.insert(address, (channel.clone(), 0)).is_none() {
-                channel.keep_connected();
-                new.push(channel);
-            }
-        }
-        Ok(new)
-    }
-
-    async fn first_round(&self, deadline: Instant) -> Result<(), Error> {
-        let mut beats = JoinSet::new();
-        for channel in self.discover().await? {
-            beats.spawn(async move { channel.heartbeat(left(deadline)).await.map(drop) });
-        }
-        if beats.is_empty() {
-            return Err(Error::Route { topic: "(all)".into(), problem: "the name servers know no master" });
-        }
-        let mut accepted = 0;
-        let mut failure = None;
-        while let Some(beat) = beats.join_next().await {
-            match beat {
-                Ok(Ok(())) => accepted += 1,
-                Ok(Err(error)) => failure = Some(error),
-                Err(_) => {}
-            }
-        }
-        if accepted > 0 { Ok(()) } else { Err(failure.unwrap_or(Error::Closed)) }
-    }
-
-    /// Looks for new masters, for ever. Their heartbeats are their channels' business.
-    async fn keep(self: Arc<Self>, every: Duration) {
-        loop {
-            tokio::time::sleep(every).await;
-            match self.discover().await {
-                Ok(new) => {
-                    for channel in new {
-                        if let Err(error) = channel.heartbeat(self.client.options().request_limit).await {
-                            let address = channel.address();
-                            tracing::warn!(%address, error = describe(&error), "group not registered yet");
-                        }
-                    }
-                }
-                Err(error) => tracing::warn!(error = describe(&error), "masters of the cluster are not known anew"),
-            }
-        }
     }
 }

@@ -372,7 +372,7 @@ impl fmt::Debug for Connection {
 }
 
 /// An error with its sources, in one line.
-pub(crate) fn describe(error: &Error) -> String {
+pub fn describe(error: &Error) -> String {
     let mut text = error.to_string();
     let mut source = std::error::Error::source(error);
     while let Some(inner) = source {
