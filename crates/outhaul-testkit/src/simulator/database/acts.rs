@@ -112,7 +112,7 @@ impl Database {
     pub(super) fn check_dropped(&self, c: &Checkpoint, s: &ShardCheckpoint) -> Result<(), String> {
         for name in self.dropped_by(s) {
             let wrong = |what: &str| Err(format!("{name} is dropped, and {what}"));
-            if c.destinations.iter().any(|n| *n == name) {
+            if c.destinations.contains(&name) {
                 return wrong("its owner delivers to it");
             }
             if s.receipts.lanes.iter().any(|(state, _)| state.destination == name) {
