@@ -142,7 +142,7 @@ codes! {
     /// An act that the relay cannot carry out.
     ACT_REFUSED = "OUT-4018", Failure, "read what stands beside it, and order it anew when that is mended";
     /// A folder into which pruned messages cannot be written.
-    EXPORT_FOLDER = "OUT-4019", Failure, "make the folder, give the right to write in it, or free space; nothing is pruned until then, and it is tried again by itself";
+    EXPORT_FOLDER = "OUT-4019", Failure, "make the folder, give the right to write in it, or free space; nothing more is pruned until then: the relay tries again by itself, `outhaul prune` when it is run again";
     /// An exported file that is not what was written.
     EXPORT_READ_BACK = "OUT-4020", Failure, "look at the disk and the file system; nothing of it was pruned";
     /// Instances that do not agree on routes and destinations.

@@ -1,6 +1,6 @@
 //! From the tree to the configuration, with everything that has to hold between its parts.
 
-use std::path::{Component, Path, PathBuf};
+use std::path::PathBuf;
 
 use outhaul_core::config::{LaneLimits, Settings};
 use outhaul_core::destination::MAX_DESTINATIONS;
@@ -228,20 +228,33 @@ fn destinations<'a>(tables: &'a [Table], p: &mut Problems) -> Vec<(&'a Table, De
 }
 
 /// Where a destination delivers to, of the kinds of which two with the same place would mix or swallow what they deliver.
+/// Names of one place that only a server can know to be the same are not seen through.
 fn place(kind: &str, name: &str, settings: &Json) -> Option<(String, String, String)> {
     let text = |key: &str| settings.get(key).and_then(Json::as_str).unwrap_or_default().to_owned();
     match kind {
-        "file" => {
-            let path = text("path");
-            let normal: PathBuf = Path::new(&path).components().filter(|c| *c != Component::CurDir).collect();
-            (path != "-").then(|| (kind.to_owned(), normal.display().to_string(), String::new()))
-        }
+        "file" => Some(text("path")).filter(|path| path != "-").map(|path| (real(&path), String::new(), String::new())),
         "inbox" => {
             let consumer = Some(text("consumer")).filter(|c| !c.is_empty()).unwrap_or_else(|| name.to_owned());
-            Some((text("url"), text("table_prefix"), consumer))
+            let url = text("url");
+            let database = match url.split_once("://") {
+                Some((scheme, rest)) if scheme != "sqlite" => {
+                    let family = scheme.replace("mariadb", "mysql").replace("postgresql", "postgres");
+                    let without_user = rest.split_once('@').map_or(rest, |(_, server)| server);
+                    format!("{family}://{}", without_user.split('?').next().unwrap_or_default())
+                }
+                _ => real(url.trim_start_matches("sqlite:").trim_start_matches("//")),
+            };
+            Some((database, text("table_prefix"), consumer))
         }
         _ => None,
     }
+}
+
+/// A path as it is without links and relative parts, as far as there is something by now.
+fn real(path: &str) -> String {
+    let path = std::path::absolute(path).unwrap_or_else(|_| PathBuf::from(path));
+    let in_folder = || Some(path.parent()?.canonicalize().ok()?.join(path.file_name()?));
+    path.canonicalize().ok().or_else(in_folder).unwrap_or(path).display().to_string()
 }
 
 /// A request must end before the send that it is a part of, or the reason is never known: where it is not said, it is
@@ -439,9 +452,10 @@ fn broker_of(t: &Table, destinations: &[Destination], p: &mut Problems) -> Optio
 /// has no route.
 fn check_name(t: &Table, name: &str, twice: bool, p: &mut Problems) {
     let plain = name.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.'));
-    if !plain || name.is_empty() || name.len() > 64 || name == outhaul_core::destination::NO_ROUTE {
+    // One that looks like an option could not be named on the command line.
+    if !plain || name.is_empty() || name.len() > 64 || name.starts_with('-') {
         let what =
-            format!("name of {} takes at most 64 letters, digits, `_`, `.` and `-`, and not `-` alone", t.section.name);
+            format!("name of {} takes at most 64 letters, digits, `_`, `.` and `-`, not at its start", t.section.name);
         p.at(t.place("name"), &codes::BAD_VALUE, what);
     } else if twice {
         p.at(t.place("name"), &codes::NAME_TWICE, format!("another {} is named {name} already", t.section.name));

@@ -277,7 +277,7 @@ pub const DESTINATION: &[Key] = &[
         "name",
         Text,
         Required,
-        "Name of this destination in routes, receipts, output and logs. Each has its own; a renamed destination is another destination.",
+        "Name of this destination in routes, receipts, output and logs. At most 64 letters, digits, `_`, `.` and, not at its start, `-`. Each has its own; a renamed destination is another destination.",
     ),
     key(
         "kind",

@@ -38,9 +38,19 @@ fn two_destinations_are_not_the_same_place() {
     let same =
         |first: &str, second: &str| problem(&two(first, second)).contains("destinations a and b are the same place");
     assert!(same(&file("x/y"), &file("./x//y")));
+    let here = std::env::current_dir().unwrap();
+    assert!(same(&file("x.jsonl"), &file(&here.join("src/../x.jsonl").display().to_string())));
     assert!(same(&inbox("consumer = \"c\""), &inbox("consumer = \"c\"")));
     assert!(same(&inbox("consumer = \"b\""), &inbox("")), "its own name is what a consumer is called");
-    for (first, second) in [(file("-"), file("-")), (file("x"), file("y")), (inbox(""), inbox(""))] {
+    let server = |url: &str| format!("kind = \"inbox\"\nurl = \"{url}\"\nconsumer = \"c\"");
+    assert!(same(&server("sqlite:i.db"), &server("sqlite:./i.db")));
+    assert!(same(&server("mysql://a:b@h/i"), &server("mariadb://c@h/i?ssl-mode=required")));
+    for (first, second) in [
+        (file("-"), file("-")),
+        (server("mysql://h/i"), server("mysql://h/j")),
+        (file("x"), file("y")),
+        (inbox(""), inbox("")),
+    ] {
         let file = format!("[[outbox]]\nurl = \"sqlite:a.db\"\n{}", two(&first, &second));
         assert!(read(&file, &[]).is_ok(), "{file}");
     }
