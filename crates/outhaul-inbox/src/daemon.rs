@@ -173,10 +173,10 @@ impl Rounds {
                 _ = stop.changed() => break,
             };
             due = Instant::now() + if outcome.is_ok() { ROUND } else { SOON };
-            if let Err(text) = &outcome {
+            let text = outcome.as_ref().err().cloned().unwrap_or_default();
+            if self.shared.group(outcome) {
                 tracing::warn!(code = "OUT-5057", "queues are not shared anew, will be tried again: {text}");
             }
-            self.shared.group(outcome);
         }
         self.give_up(|_| true).await;
         member.leave().await;

@@ -151,15 +151,20 @@ impl Shared {
         }
     }
 
-    /// How membership goes: the number of members, or what is wrong.
-    pub(crate) fn group(&self, outcome: Result<usize, String>) {
+    /// How membership goes: the number of members, or what is wrong. True: that is not the same as before.
+    pub(crate) fn group(&self, outcome: Result<usize, String>) -> bool {
         let mut group = self.group.lock().unwrap_or_else(PoisonError::into_inner);
         match outcome {
             Ok(members) => {
                 self.members.store(members as u64, Ordering::Relaxed);
                 *group = None;
+                false
             }
-            Err(text) => *group = Some((group.as_ref().map_or_else(Instant::now, |(since, _)| *since), text)),
+            Err(text) => {
+                let new = group.as_ref().is_none_or(|(_, before)| *before != text);
+                *group = Some((group.as_ref().map_or_else(Instant::now, |(since, _)| *since), text));
+                new
+            }
         }
     }
 
