@@ -8,6 +8,7 @@ use outhaul::transaction::{RocketMqConfig, StoreOptions, TransactionOptions};
 use outhaul_store::InitPlan;
 use outhaul_testkit::servers::rocketmq::{OwnRocketMq, RocketMq, topic_name};
 use outhaul_testkit::servers::{self, Flavour, TestDatabase};
+use rocketmq_remoting::ResponseCode;
 use rocketmq_remoting::client::{Admin, Client, ClientOptions, Consumer, PullOptions, Start, Where};
 use rocketmq_remoting::request::CreateTopic;
 use tokio::sync::OnceCell;
@@ -80,11 +81,14 @@ impl Stage {
         self.ids_in(&self.topic).await
     }
 
-    /// How often each id is in a topic.
+    /// How often each id is in a topic. One that the broker makes when it first needs it may not be there yet.
     pub async fn ids_in(&self, topic: &str) -> HashMap<String, u32> {
         let consumer = Consumer::new(&self.client, "it").unwrap();
         let mut found = HashMap::new();
-        let route = self.client.refresh_route(topic).await.unwrap();
+        let route = match self.client.refresh_route(topic).await {
+            Err(e) if e.refused_with() == Some(ResponseCode::TopicNotExist) => return found,
+            route => route.unwrap(),
+        };
         for queue in route.queues() {
             let end = self.client.max_offset(queue).await.unwrap();
             let options = PullOptions { suspend: Duration::ZERO, ..PullOptions::default() };
