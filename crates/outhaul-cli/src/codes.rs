@@ -48,7 +48,7 @@ codes! {
     /// More destinations than a relay serves.
     TOO_MANY_DESTINATIONS = "OUT-3011", Usage, "split them over several relays, each with an outbox of its own";
     /// Status mode is asked for.
-    STATUS_MODE = "OUT-3012", Usage, "use mode = \"move\" with an outbox table of its own";
+    STATUS_MODE = "OUT-3012", Usage, "let each topic go to one destination, or use native mode (mode = \"move\"), which delivers to several";
     /// A part that this build does not have is configured.
     NOT_BUILT = "OUT-3013", Usage, "remove the section, or use a build that has it (`outhaul --version` lists what this one has)";
     /// `--to` names nothing that can be delivered to.

@@ -9,6 +9,7 @@
 //! [`replay`] delivers what the log holds once more, beside all that.
 
 pub mod act;
+pub mod adopted;
 mod allowance;
 pub mod checkpoint;
 pub mod chunk;

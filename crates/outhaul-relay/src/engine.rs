@@ -24,7 +24,7 @@ use crate::log::{CHECKPOINT, Log};
 use crate::maintenance::{self, Maintenance};
 use crate::stop::{Asked, Stop};
 use crate::transactions::{self, Transactions};
-use crate::{acts, backlog};
+use crate::{acts, backlog, tending};
 
 /// A read of the log brings at most this much stored content.
 const LOG_READ_BYTES: usize = 1 << 20;
@@ -227,6 +227,10 @@ async fn drive(outbox: Outbox, stop: Stop) -> Result<(String, Vec<Delivered>), R
         .transactions
         .clone()
         .map(|plan| tokio::spawn(transactions::run(outbox.name.clone(), outbox.store.clone(), plan, stop.watch())));
+    let tending = outbox
+        .store
+        .tends()
+        .then(|| tokio::spawn(tending::run(outbox.name.clone(), outbox.store.clone(), stop.watch())));
     let clock = Clock::start();
     let first = if outbox.until_empty { Input::DrainWhenEmpty } else { Input::Tick };
     instance.handle(clock.now(), first);
@@ -239,7 +243,7 @@ async fn drive(outbox: Outbox, stop: Stop) -> Result<(String, Vec<Delivered>), R
             ended = Err(RelayError::Store { outbox: outbox.name.clone(), error });
         }
     }
-    for beside in maintenance.into_iter().chain(transactions) {
+    for beside in maintenance.into_iter().chain(transactions).chain(tending) {
         beside.abort();
     }
     engine.tasks.shutdown().await;

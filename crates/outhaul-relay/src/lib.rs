@@ -18,6 +18,7 @@ mod prune;
 mod repeats;
 pub mod replay;
 mod stop;
+mod tending;
 mod transactions;
 
 pub use destination::{Delivered, Destination};

@@ -14,6 +14,8 @@ mod parked;
 pub mod row;
 #[cfg(any(feature = "sqlite", feature = "mysql", feature = "postgres"))]
 mod shards;
+#[cfg(any(feature = "sqlite", feature = "mysql", feature = "postgres"))]
+mod status;
 mod store;
 mod transaction;
 #[cfg(any(feature = "sqlite", feature = "mysql", feature = "postgres"))]
@@ -28,7 +30,7 @@ pub mod sqlite;
 
 pub use acts::*;
 pub use error::{StoreError, StoreErrorKind};
-pub use options::{ColumnNames, DatabaseKind, InitPlan, PayloadType, StoreOptions, Tls};
+pub use options::{ColumnNames, DatabaseKind, InitPlan, PayloadType, StatusTable, StoreOptions, Tls};
 pub use row::HEADERS_MAX_BYTES;
 pub use store::*;
 pub use transaction::*;
@@ -41,6 +43,25 @@ use std::sync::Arc;
 /// The URL names no database of this build ([`StoreErrorKind::Unsupported`]), is malformed, or the first connection
 /// fails.
 pub async fn open(options: StoreOptions) -> Result<Arc<dyn Store>, StoreError> {
+    #[cfg(any(feature = "sqlite", feature = "mysql", feature = "postgres"))]
+    if let Some(table) = options.status.clone() {
+        let rows: Arc<dyn status::Table> = match options.kind()? {
+            #[cfg(feature = "sqlite")]
+            DatabaseKind::Sqlite => Arc::new(sqlite::SqliteStatusTable::open(&options, &table)?),
+            #[cfg(feature = "mysql")]
+            DatabaseKind::MySql => Arc::new(mysql::MySqlStatusTable::open(&options, &table)?),
+            #[cfg(feature = "postgres")]
+            DatabaseKind::Postgres => Arc::new(postgres::PostgresStatusTable::open(&options, &table)?),
+            #[allow(unreachable_patterns)]
+            kind => return Err(StoreError::new(StoreErrorKind::Unsupported, format!("{kind} is not in this build"))),
+        };
+        let inner = open_tables(options).await?;
+        return Ok(Arc::new(status::StatusStore::new(inner, rows, table)));
+    }
+    open_tables(options).await
+}
+
+async fn open_tables(options: StoreOptions) -> Result<Arc<dyn Store>, StoreError> {
     match options.kind()? {
         #[cfg(feature = "sqlite")]
         DatabaseKind::Sqlite => Ok(Arc::new(sqlite::SqliteStore::open(options).await?)),

@@ -63,6 +63,66 @@ pub struct StoreOptions {
     pub connect_timeout: Duration,
     /// TLS.
     pub tls: Tls,
+    /// An existing table whose rows are marked instead of moved. `outbox_table` then names the table that native mode
+    /// would have, which stays empty.
+    pub status: Option<StatusTable>,
+}
+
+/// A table of the application's own with a status column: `id, topic, payload, status, created_at, sent_at`. Rows are
+/// delivered while they wait, and marked as sent. Nothing else of it is changed, and nothing is deleted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StatusTable {
+    /// Its name, as it is: no prefix is put in front.
+    pub table: String,
+    /// Column that identifies a row: one that is unique.
+    pub id: String,
+    /// Column with the topic.
+    pub topic: String,
+    /// Column with the key. None: no keys, so no order.
+    pub key: Option<String>,
+    /// Column with headers, a JSON object of strings. None: no headers.
+    pub headers: Option<String>,
+    /// Column with the payload.
+    pub payload: String,
+    /// Column with the time of creation. Rows are taken in its order, then in that of their ids. None: of their ids alone.
+    pub created_at: Option<String>,
+    /// Column with the status.
+    pub status: String,
+    /// Column that is set to the present when a row is marked as sent.
+    pub sent_at: Option<String>,
+    /// Status of a row that waits.
+    pub pending: String,
+    /// Status of a row that was delivered.
+    pub sent: String,
+    /// Status of a row that will not be delivered by itself any more. None: it stays as one that waits, is listed as
+    /// parked, and left out of polls.
+    pub dead: Option<String>,
+    /// Least time between two polls. None: as short as costs allow.
+    pub interval: Option<Duration>,
+    /// Most rows of a poll. None: as many as the relay takes.
+    pub batch: Option<u32>,
+}
+
+impl Default for StatusTable {
+    fn default() -> Self {
+        let own = |name: &str| name.to_owned();
+        Self {
+            table: own("outbox"),
+            id: own("id"),
+            topic: own("topic"),
+            key: None,
+            headers: None,
+            payload: own("payload"),
+            created_at: Some(own("created_at")),
+            status: own("status"),
+            sent_at: Some(own("sent_at")),
+            pending: own("PENDING"),
+            sent: own("SENT"),
+            dead: None,
+            interval: None,
+            batch: None,
+        }
+    }
 }
 
 impl fmt::Debug for StoreOptions {
@@ -87,6 +147,7 @@ impl StoreOptions {
             lock_timeout: Duration::from_secs(1),
             connect_timeout: Duration::from_secs(5),
             tls: Tls::default(),
+            status: None,
         }
     }
 

@@ -293,6 +293,17 @@ pub enum Found {
         /// When it is due, if it is scheduled, microseconds since 1970-01-01 UTC.
         due_at_us: Option<i64>,
     },
+    /// In a status table, whatever became of it.
+    Status {
+        /// The row.
+        row: Box<Row>,
+        /// Its status, as it stands there.
+        status: String,
+        /// Whether that is the status of rows that wait.
+        waits: bool,
+        /// When it was marked as sent, microseconds since 1970-01-01 UTC.
+        sent_at_us: Option<i64>,
+    },
     /// In the log: the chunk that holds it, and the receipt rows that cover its position.
     Logged {
         /// The chunk. The caller unpacks it: its filter said "perhaps".
@@ -727,6 +738,21 @@ pub trait Store: Send + Sync + 'static {
     /// # Errors
     /// Any; nothing has changed.
     async fn find_transactions(&self, id: &str) -> StoreResult<Vec<TransactionRecord>>;
+
+    /// Whether there is work beside the sending ([`Store::tend`]).
+    fn tends(&self) -> bool {
+        false
+    }
+
+    /// One step of the work beside the sending: marking rows of a status table. True: there is more. To be called one
+    /// at a time, again and again while a relay runs; what was not done is done by the next owner, and by
+    /// [`Store::close`] for a few seconds.
+    ///
+    /// # Errors
+    /// Any; the step may have been done, and is repeated by the next.
+    async fn tend(&self) -> StoreResult<bool> {
+        Ok(false)
+    }
 
     /// Closes all connections. Later calls fail.
     async fn close(&self);

@@ -34,6 +34,9 @@ struct Report {
     #[serde(skip_serializing_if = "Option::is_none")]
     available_at: Option<String>,
     moved_at: Option<String>,
+    /// What a status table says of it, where the log does not have it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    status: Option<Marked>,
     shard: u16,
     position: Option<u64>,
     deliveries: Vec<Delivery>,
@@ -41,6 +44,12 @@ struct Report {
     acts: Vec<ActReport>,
     #[serde(skip)]
     times_us: (i64, Option<i64>),
+}
+
+#[derive(Debug, Serialize)]
+struct Marked {
+    value: String,
+    sent_at: Option<String>,
 }
 
 #[derive(Debug, Serialize)]
@@ -159,6 +168,21 @@ async fn reports(store: &Arc<dyn Store>, a: &Audit, config: &Config) -> Result<V
                 key: row.key,
                 created_at: format_us(row.created_at_us),
                 moved_at: None,
+                status: None,
+                shard: row.shard.0,
+                position: None,
+                deliveries: vec![],
+                acts: vec![],
+                times_us: (row.created_at_us, None),
+            },
+            Place::Status { row, status, sent_at_us } => Report {
+                available_at: None,
+                id: row.id,
+                topic: row.topic,
+                key: row.key,
+                created_at: format_us(row.created_at_us),
+                moved_at: None,
+                status: Some(Marked { value: status, sent_at: sent_at_us.map(format_us) }),
                 shard: row.shard.0,
                 position: None,
                 deliveries: vec![],
@@ -174,6 +198,7 @@ async fn reports(store: &Arc<dyn Store>, a: &Audit, config: &Config) -> Result<V
                 created_at: format_us(message.created_at_us),
                 available_at: None,
                 moved_at: Some(format_us(moved_at_us)),
+                status: None,
                 shard: message.shard.0,
                 position: Some(message.position.0),
                 times_us: (message.created_at_us, Some(moved_at_us)),
@@ -187,6 +212,7 @@ async fn reports(store: &Arc<dyn Store>, a: &Audit, config: &Config) -> Result<V
                 created_at: format_us(message.created_at_us),
                 available_at: None,
                 moved_at: None,
+                status: None,
                 shard: message.shard.0,
                 position: Some(message.position.0),
                 times_us: (message.created_at_us, None),
@@ -325,6 +351,11 @@ fn sentence(r: &Report) -> String {
         |us: i64| if same_day(created, us) { format!("at {}", time_of_day(us)) } else { format!("on {}", day(us)) };
     let key = r.key.as_ref().map(|k| format!(" with key {k}")).unwrap_or_default();
     let mut line = format!("{} of topic {}{key} was written on {}", r.id, r.topic, day(created));
+    if let Some(Marked { value, sent_at }) = &r.status {
+        let since = sent_at.as_ref().map(|at| format!(" since {at}")).unwrap_or_default();
+        line.push_str(&format!(" and stands in its table as {value}{since}; the log does not have it"));
+        return line;
+    }
     let Some(position) = r.position else {
         line.push_str(&format!(", is in the outbox table (shard {}) and waits ", r.shard));
         line.push_str(&r.available_at.as_ref().map_or_else(|| "for the relay".to_owned(), |at| format!("until {at}")));
@@ -419,6 +450,7 @@ mod tests {
             created_at: String::new(),
             available_at: None,
             moved_at: None,
+            status: None,
             shard: 0,
             position: Some(17),
             deliveries: vec![

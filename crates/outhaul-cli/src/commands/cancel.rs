@@ -51,6 +51,7 @@ async fn why_not(store: &Arc<dyn Store>, id: &str) -> Result<String, StoreError>
         Some(Place::Hot { due_at_us: Some(at), .. }) => format!("it was due at {}", format_us(*at)),
         Some(Place::Hot { due_at_us: None, .. }) => "it waits for no time, and a relay may have read it".to_owned(),
         Some(Place::Logged { moved_at_us, .. }) => format!("it was moved at {}, to be sent", format_us(*moved_at_us)),
+        Some(Place::Status { status, .. }) => format!("its status is {status}"),
         Some(Place::Parked { .. }) => "it was moved, and is parked".to_owned(),
         None => {
             let acts = store.acts(&ActsWanted::MessageId(id.to_owned())).await?;

@@ -61,7 +61,8 @@ pub async fn run(a: &Init, json: bool) -> Outcome {
                 store.inspect().await
             };
             let info = made.await.map_err(|e| of_outbox(e.into(), outbox))?;
-            let (table, shards) = (outbox.store.outbox(), info.shards);
+            let table = outbox.store.status.as_ref().map_or_else(|| outbox.store.outbox(), |t| t.table.clone());
+            let shards = info.shards;
             if json {
                 output::json(
                     &json!({ "outbox": outbox.name, "table": table, "shards": shards, "server": info.server }),

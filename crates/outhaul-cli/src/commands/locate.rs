@@ -17,6 +17,15 @@ pub enum Place {
         /// When it is due, if it is scheduled, microseconds since 1970-01-01 UTC.
         due_at_us: Option<i64>,
     },
+    /// In a status table, marked, and not in the log.
+    Status {
+        /// The row.
+        row: Box<Row>,
+        /// Its status, as it stands there.
+        status: String,
+        /// When it was marked as sent, microseconds since 1970-01-01 UTC.
+        sent_at_us: Option<i64>,
+    },
     /// In the log.
     Logged {
         /// The message; its set of destinations goes by the place in `destinations`.
@@ -47,12 +56,16 @@ pub async fn locate(store: &Arc<dyn Store>, id: &str, around_us: Option<i64>) ->
     if let Some(at) = around_us.or_else(|| made_at_us(id)) {
         let places =
             within(store, id, Some((at.saturating_sub(HINT_WIDTH_US), at.saturating_add(HINT_WIDTH_US)))).await?;
-        if !places.is_empty() {
+        if places.iter().any(|place| matches!(place, Place::Hot { .. } | Place::Logged { .. })) {
             return Ok(places);
         }
     }
-    let places = within(store, id, None).await?;
-    if places.is_empty() { parked(store, id).await } else { Ok(places) }
+    let mut places = within(store, id, None).await?;
+    if places.iter().all(|place| matches!(place, Place::Status { .. })) {
+        let parked = parked(store, id).await?;
+        places = if parked.is_empty() { places } else { parked };
+    }
+    Ok(places)
 }
 
 /// Parked messages that are unpacked at a time: at first, and at most. Payloads come with them.
@@ -112,6 +125,10 @@ async fn within(store: &Arc<dyn Store>, id: &str, window_us: Option<(i64, i64)>)
     for found in store.find(id, window_us).await? {
         match found {
             Found::Hot { row, due_at_us } => places.push(Place::Hot { row, due_at_us }),
+            // What the log has of it says more.
+            Found::Status { .. } if !places.is_empty() => {}
+            Found::Status { row, waits: true, .. } => places.push(Place::Hot { row, due_at_us: None }),
+            Found::Status { row, status, sent_at_us, .. } => places.push(Place::Status { row, status, sent_at_us }),
             // The filter of a chunk says "perhaps": only its content knows.
             Found::Logged { chunk } => places.extend(unpack(&chunk, id)?),
         }

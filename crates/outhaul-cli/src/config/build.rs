@@ -10,7 +10,7 @@ use outhaul_relay::Transactions;
 use outhaul_sink::rocketmq::RocketMqConfig;
 use outhaul_sink::settings::suggest;
 use outhaul_sink::{SinkCode, registry, rocketmq};
-use outhaul_store::{ColumnNames, StoreOptions, Tls};
+use outhaul_store::{ColumnNames, StatusTable, StoreOptions, Tls};
 use serde_json::{Map, Value as Json};
 
 use super::keys::{self, SECTIONS};
@@ -50,7 +50,11 @@ pub(super) fn build(tree: &[(String, Node)], without_outbox: bool, mut problems:
         }
     }
     let names: Vec<&str> = tables.iter().filter_map(|t| plain_text(t, "name")).collect();
-    let routes = routes(&all("route", p), &names, p);
+    let route_tables = all("route", p);
+    let routes = routes(&route_tables, &names, p);
+    if routes.len() == route_tables.len() {
+        refuse_several_destinations(&outboxes, &route_tables, &routes, p);
+    }
     let destinations: Vec<Destination> = destinations.into_iter().map(|(_, d)| d).collect();
     let inboxes = inboxes(&all("inbox", p), &destinations, p);
     problems.into_result(Config { relay, outboxes, destinations, routes, inboxes })
@@ -134,9 +138,7 @@ fn outboxes(tables: &[Table], may_be_none: bool, p: &mut Problems) -> Vec<Outbox
         t.refuse_unknown(None, p);
         let name = t.text("name", p).unwrap_or_default();
         check_name(t, &name, outboxes.iter().any(|o| o.name == name), p);
-        if t.text("mode", p).as_deref() == Some("status") {
-            p.at(t.place("mode"), &codes::STATUS_MODE, "status mode is not in this build");
-        }
+        let is_status = t.text("mode", p).as_deref() == Some("status");
         let mut store = StoreOptions::new(t.text("url", p).unwrap_or_default());
         if !store.url.is_empty()
             && let Err(e) = store.kind()
@@ -145,7 +147,13 @@ fn outboxes(tables: &[Table], may_be_none: bool, p: &mut Problems) -> Vec<Outbox
         }
         store.table_prefix = t.text("table_prefix", p).unwrap_or_default();
         store.outbox_table = t.text("table", p).unwrap_or_default();
-        store.columns = columns(t, p);
+        if is_status {
+            store.status = Some(status_table(t, store.outbox_table, p));
+            store.outbox_table = NATIVE_TABLE.to_owned();
+        } else {
+            store.columns = columns(t, p);
+            refuse_keys(t, "status.", "is for mode = \"status\"", p);
+        }
         let ms = |key, p: &mut Problems| std::time::Duration::from_millis(t.whole(key, p).unwrap_or_default());
         store.max_message_bytes = t.whole("max_message_bytes", p).unwrap_or_default();
         store.connect_timeout = ms("connect_timeout", p);
@@ -156,7 +164,8 @@ fn outboxes(tables: &[Table], may_be_none: bool, p: &mut Problems) -> Vec<Outbox
             ca_file: t.text("tls.ca_file", p).map(Into::into),
             insecure: t.switch("tls.insecure", p),
         };
-        let transactions = t.switch("transactions.fallback", p).then(|| Transactions {
+        // A row that falls back would go into a table that is not the relay's own.
+        let transactions = (t.switch("transactions.fallback", p) && !is_status).then(|| Transactions {
             fallback_after: ms("transactions.fallback_after", p),
             retention: ms("transactions.retention", p),
             ..Transactions::default()
@@ -164,6 +173,103 @@ fn outboxes(tables: &[Table], may_be_none: bool, p: &mut Problems) -> Vec<Outbox
         outboxes.push(Outbox { name, store, transactions });
     }
     outboxes
+}
+
+/// What the outbox table of native mode is called beside a status table.
+const NATIVE_TABLE: &str = "outbox_native";
+
+/// A poll that waits longer would be taken for one without an answer.
+const MAX_INTERVAL: std::time::Duration = std::time::Duration::from_secs(5);
+
+fn refuse_keys(t: &Table, prefix: &str, why: &str, p: &mut Problems) {
+    for key in t.section.keys.iter().filter(|key| key.name.starts_with(prefix) && t.node(key.name).is_some()) {
+        p.at(t.place(key.name), &codes::BAD_VALUE, format!("{} {why}", key.name));
+    }
+}
+
+fn status_table(t: &Table, table: String, p: &mut Problems) -> StatusTable {
+    for key in ["columns.seq", "columns.shard", "columns.available_at", "columns.preset"] {
+        refuse_keys(t, key, "has no meaning with mode = \"status\"", p);
+    }
+    refuse_keys(t, "transactions.", "needs native mode: transactional messages fall back into an outbox table", p);
+    let standard = StatusTable::default();
+    let may = |key, absent: Option<String>, p: &mut Problems| match t.text(key, p) {
+        None => absent,
+        Some(none) if none == "none" => None,
+        name => name,
+    };
+    let must = |key, absent: String, p: &mut Problems| t.text(key, p).unwrap_or(absent);
+    let made = StatusTable {
+        table,
+        id: must("columns.id", standard.id, p),
+        topic: must("columns.topic", standard.topic, p),
+        key: may("columns.msg_key", None, p),
+        headers: may("columns.headers", None, p),
+        payload: must("columns.payload", standard.payload, p),
+        created_at: may("columns.created_at", standard.created_at, p),
+        status: must("status.column", standard.status, p),
+        sent_at: may("status.sent_at", standard.sent_at, p),
+        pending: must("status.pending", standard.pending, p),
+        sent: must("status.sent", standard.sent, p),
+        dead: t.text("status.dead", p),
+        interval: t.whole("status.interval", p).map(std::time::Duration::from_millis),
+        batch: t.whole("status.batch", p).map(|n| u32::try_from(n).unwrap_or(u32::MAX)),
+    };
+    if made.interval.is_some_and(|interval| interval > MAX_INTERVAL) {
+        p.at(t.place("status.interval"), &codes::BAD_VALUE, "status.interval is at most 5 s");
+    }
+    let words = [Some(&made.pending), Some(&made.sent), made.dead.as_ref()];
+    let all: Vec<&String> = words.into_iter().flatten().collect();
+    if all.iter().enumerate().any(|(n, word)| all.iter().take(n).any(|earlier| earlier.eq_ignore_ascii_case(word))) {
+        p.at(t.place("status.sent"), &codes::BAD_VALUE, "status.pending, status.sent and status.dead must differ");
+    }
+    made
+}
+
+/// A row of a status table has one status, so a topic has one destination.
+fn refuse_several_destinations(outboxes: &[Outbox], tables: &[Table], routes: &[RouteKeys], p: &mut Problems) {
+    let Some(outbox) = outboxes.iter().find(|o| o.store.status.is_some()) else { return };
+    for (n, (table, route)) in tables.iter().zip(routes).enumerate() {
+        let other = routes.iter().take(n).find(|r| r.to != route.to && overlap(&r.topic, &route.topic));
+        let what = match (route.to.as_slice(), other) {
+            ([_, _, ..], _) => format!("topic {:?} goes to {}", route.topic, route.to.join(" and ")),
+            (_, Some(other)) => format!(
+                "topics may match both {:?}, which go to {}, and {:?}, which go to {}",
+                other.topic,
+                other.to.join(" and "),
+                route.topic,
+                route.to.join(" and ")
+            ),
+            _ => continue,
+        };
+        let what = format!("{what}; a row of outbox {} has one status, so its topic has one destination", outbox.name);
+        p.at(table.place("to"), &codes::STATUS_MODE, what);
+    }
+}
+
+/// Whether some topic matches both patterns.
+fn overlap(a: &str, b: &str) -> bool {
+    let (a, b): (Vec<char>, Vec<char>) = (a.chars().collect(), b.chars().collect());
+    // Whether the rests from i and j on have something in common, from the end to the beginning.
+    let mut below = vec![false; b.len() + 1];
+    for i in (0..=a.len()).rev() {
+        let mut row = vec![false; b.len() + 1];
+        for j in (0..=b.len()).rev() {
+            let (x, y) = (a.get(i), b.get(j));
+            let at = |row: &[bool], j: usize| row.get(j).copied().unwrap_or(false);
+            row[j] = match (x, y) {
+                (None, None) => true,
+                (Some('*'), _) if at(&below, j) => true,
+                (_, Some('*')) if at(&row, j + 1) => true,
+                (Some('*'), Some(_)) => at(&row, j + 1),
+                (Some(_), Some('*')) => at(&below, j),
+                (Some(x), Some(y)) => x == y && at(&below, j + 1),
+                (None, Some(_)) | (Some(_), None) => false,
+            };
+        }
+        below = row;
+    }
+    below.first().copied().unwrap_or(false)
 }
 
 fn columns(t: &Table, p: &mut Problems) -> ColumnNames {
@@ -474,4 +580,19 @@ fn plain_text<'a>(t: &'a Table, key: &str) -> Option<&'a str> {
 fn usage(mut failure: Failure) -> Failure {
     failure.blame = Blame::Usage;
     failure
+}
+
+#[cfg(test)]
+mod tests {
+    use super::overlap;
+
+    #[test]
+    fn patterns_that_have_a_topic_in_common() {
+        for (a, b) in [("a", "a"), ("*", ""), ("order-*", "*-created"), ("a*c", "ab*"), ("*", "*"), ("a*b*c", "ax*c")] {
+            assert!(overlap(a, b) && overlap(b, a), "{a} {b}");
+        }
+        for (a, b) in [("a", "b"), ("order-*", "payment-*"), ("*a", "*b"), ("a*", ""), ("a*c", "ab")] {
+            assert!(!overlap(a, b) && !overlap(b, a), "{a} {b}");
+        }
+    }
 }

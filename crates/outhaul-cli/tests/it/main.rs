@@ -20,6 +20,7 @@ mod reshard;
 #[cfg(feature = "sqlite")]
 mod rocketmq;
 mod scheduled;
+mod status_table;
 #[cfg(feature = "postgres")]
 mod transactional_recipe;
 mod upgrade;

@@ -104,7 +104,9 @@ impl MySqlStore {
         let shards: Vec<ShardId> = parts.iter().map(|(_, s, _)| s.shard).collect();
         let names = &checkpoint.destinations;
         let parked = parked::statements(&self.options, layout, parts.iter().map(|(_, s, _)| *s), names, packet);
-        let removed: Vec<_> = parts.iter().map(|(part, s, way)| (*part, *s, *way == Way::Alone)).collect();
+        // Rows of a status table stay where they are.
+        let leaving = parts.iter().filter(|_| self.options.status.is_none());
+        let removed: Vec<_> = leaving.map(|(part, s, way)| (*part, *s, *way == Way::Alone)).collect();
         let removal = Removal::of(layout, &removed, packet);
         let mut statements = vec![
             Statement::new("START TRANSACTION"),

@@ -25,6 +25,7 @@ mod resolved;
 mod schema;
 mod server;
 mod statement;
+mod status_table;
 mod transaction;
 mod upgrade;
 mod values;
@@ -47,6 +48,7 @@ use self::catalogue::Layout;
 pub use self::inbox::MySqlInbox;
 use self::link::{Dialer, Slot};
 use self::resolved::Marks;
+pub(crate) use self::status_table::MySqlStatusTable;
 use crate::acts::{
     ActRecord, ActsWanted, CancelRequest, ListedParked, NewAct, ParkedCount, ParkedQuery, PauseStatus, ReplayProgress,
     edits_of,

@@ -232,7 +232,11 @@ impl PostgresStore {
         let shards: Vec<(&ShardCheckpoint, Way)> =
             checkpoint.shards.iter().zip(ways.iter().copied()).filter(|(_, way)| !matches!(way, Way::Out(_))).collect();
         let numbers: Vec<i16> = shards.iter().map(|(s, _)| small(s.shard)).collect();
-        let deletion = Deletion::of(&shards, layout.shard.is_none());
+        // Rows of a status table stay where they are.
+        let deletion = match self.options.status {
+            None => Deletion::of(&shards, layout.shard.is_none()),
+            Some(_) => Deletion::default(),
+        };
         let parked = ParkedBatch::of(shards.iter().map(|(s, _)| *s), &checkpoint.destinations);
         let parked_sql = self.parked_sql(layout);
         let acts = ActsBatch::of(shards.iter().map(|(s, _)| *s), &checkpoint.destinations);
@@ -283,7 +287,9 @@ impl PostgresStore {
         let answer = |n: usize| answers.get(n).map_or(&[][..], Vec::as_slice);
         let leases = leases(answer(0))?;
         let mut fits = judge_heads(&checkpoint.owner, &shards, &leases, answer(1))?;
-        judge_deleted(&shards, answers.get(deletes_from..).unwrap_or_default(), &mut fits)?;
+        if self.options.status.is_none() {
+            judge_deleted(&shards, answers.get(deletes_from..).unwrap_or_default(), &mut fits)?;
+        }
         if fits.iter().any(|fit| fit.is_some()) {
             let mut fits = fits.into_iter();
             for way in ways.iter_mut().filter(|way| !matches!(way, Way::Out(_))) {

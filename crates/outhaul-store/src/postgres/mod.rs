@@ -21,6 +21,7 @@ mod refusal;
 mod reshard;
 mod resolved;
 mod schema;
+mod status_table;
 mod tls;
 mod transaction;
 mod upgrade;
@@ -46,6 +47,7 @@ pub use self::inbox::PostgresInbox;
 use self::link::{Dialer, Slot};
 use self::read::Stretch;
 use self::resolved::Marks;
+pub(crate) use self::status_table::PostgresStatusTable;
 use crate::acts::{
     ActRecord, ActsWanted, CancelRequest, ListedParked, NewAct, ParkedCount, ParkedQuery, PauseStatus, ReplayProgress,
     edits_of,

@@ -46,7 +46,9 @@ pub(super) fn write(
             for change in &shard.parked {
                 park(tx, names, change, &checkpoint.destinations)?;
             }
-            delete(tx, names, shard)?;
+            if names.options.status.is_none() {
+                delete(tx, names, shard)?;
+            }
             insert(tx, names, shard, packed)?;
         }
         outcomes.push(outcome);
@@ -62,7 +64,7 @@ fn check(tx: &Transaction<'_>, names: &Names, owner: &str, shard: &ShardCheckpoi
     if newest(tx, names)? != (shard.number, signed(shard.base.0)) || is_logged(tx, names, shard)? {
         return Ok(ShardOutcome::Mismatch);
     }
-    let there = are_there(tx, names, shard)?;
+    let there = names.options.status.is_some() || are_there(tx, names, shard)?;
     Ok(if there { ShardOutcome::Written } else { ShardOutcome::Mismatch })
 }
 

@@ -18,6 +18,7 @@ mod read;
 mod refusal;
 mod schema;
 mod session;
+mod status_table;
 mod transaction;
 mod upgrade;
 
@@ -38,6 +39,7 @@ use outhaul_core::transaction::Finding;
 pub use inbox::SqliteInbox;
 use names::Names;
 use session::{Access, Session};
+pub(crate) use status_table::SqliteStatusTable;
 
 use crate::acts::{
     ActRecord, ActsWanted, CancelRequest, ListedParked, NewAct, ParkedCount, ParkedQuery, PauseStatus, ReplayProgress,

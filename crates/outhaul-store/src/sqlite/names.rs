@@ -80,7 +80,7 @@ impl Names {
 }
 
 /// A time in microseconds from a column that holds microseconds, or text that SQLite knows as a time.
-fn micros(column: &str) -> String {
+pub(super) fn micros(column: &str) -> String {
     format!(
         "CASE typeof({column}) WHEN 'text' THEN CAST(round((julianday({column}) - 2440587.5) * 86400000.0) AS INTEGER) \
          * 1000 WHEN 'null' THEN NULL ELSE CAST({column} AS INTEGER) END"

@@ -360,7 +360,7 @@ async fn assert_found(f: &Fixture, message: &Message) {
     for hint in [None, Some((message.created_at_us, message.created_at_us))] {
         let found = f.store.find(&message.id, hint).await.expect("find");
         let holds = |found: &Found| match found {
-            Found::Hot { .. } => false,
+            Found::Hot { .. } | Found::Status { .. } => false,
             Found::Logged { chunk: c } => {
                 let messages = chunk::decode(c.codec, &c.bytes, c.shard, c.base, &destinations()).expect("a chunk");
                 messages.contains(message)

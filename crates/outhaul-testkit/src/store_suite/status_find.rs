@@ -133,6 +133,7 @@ async fn where_is(f: &Fixture, id: &str, hint: Option<(i64, i64)>) -> (Vec<i64>,
                 assert_eq!(row.id, id);
                 hot += 1;
             }
+            Found::Status { .. } => panic!("there is no status table"),
             Found::Logged { chunk: c } => {
                 let messages = chunk::decode(c.codec, &c.bytes, c.shard, c.base, &[]).expect("a chunk");
                 logged.extend(messages.into_iter().filter(|m| m.id == id).map(|m| m.created_at_us));

@@ -1,0 +1,606 @@
+//! A table of the application's own with a status column.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use async_trait::async_trait;
+use mysql_async::Row as Columns;
+use outhaul_core::outbox::packet_limits;
+
+use super::link::{Dialer, Link, Slot};
+use super::refusal::Failure;
+use super::statement::Statement;
+use super::values::{NOW, bytes_opt, number, number_opt, quoted, text, text_opt};
+use crate::error::{StoreError, StoreErrorKind};
+use crate::options::{StatusTable, StoreOptions};
+use crate::row::{ByteBudget, HEADERS_MAX_BYTES, RawRow, RowLimits};
+use crate::status::{Condition, Fetched, Mark, Place, Standing, Table, Wanted, columns_of, index_warning, not_unique};
+use crate::store::{NewRow, StoreResult};
+
+/// Rows that wait are counted up to here.
+const COUNT_MAX: u32 = 100_000;
+/// Rows whose content is asked for at once: a page's content is bounded by it and by `INLINE`.
+const PAGE: usize = 200;
+/// Payloads and headers up to this come with their page, bytes; larger ones by themselves.
+const INLINE: u64 = 64 << 10;
+
+pub(crate) struct MySqlStatusTable {
+    options: StatusTable,
+    store: StoreOptions,
+    dialer: Dialer,
+    poll: Slot,
+    rescan: Slot,
+    writer: Slot,
+    other: Slot,
+    kinds: Mutex<Option<Arc<Kinds>>>,
+}
+
+/// Types of columns that matter to a statement.
+#[derive(Clone, Debug)]
+struct Kinds {
+    id: IdKind,
+    created: TimeKind,
+    sent: TimeKind,
+    columns: Vec<(String, String)>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum IdKind {
+    Number,
+    Text,
+    /// Bytes that are no text; as an id they are hexadecimal.
+    Bytes,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum TimeKind {
+    None,
+    Time,
+    /// A count of seconds, milliseconds or microseconds since 1970, told apart by its size.
+    Number,
+}
+
+fn time_kind(column: Option<&str>) -> TimeKind {
+    match column {
+        None => TimeKind::None,
+        Some("bigint" | "int" | "decimal") => TimeKind::Number,
+        Some(_) => TimeKind::Time,
+    }
+}
+
+/// Microseconds since 1970-01-01 UTC, as SQL.
+fn micros(column: &str, kind: TimeKind) -> String {
+    match kind {
+        TimeKind::None => "NULL".into(),
+        TimeKind::Time => format!("TIMESTAMPDIFF(MICROSECOND, '1970-01-01', {column})"),
+        TimeKind::Number => format!(
+            "CAST(CASE WHEN {column} >= 100000000000000 THEN {column} WHEN {column} >= 100000000000 THEN {column} * 1000 \
+             ELSE {column} * 1000000 END AS SIGNED)"
+        ),
+    }
+}
+
+impl MySqlStatusTable {
+    pub(crate) fn open(options: &StoreOptions, table: &StatusTable) -> StoreResult<Self> {
+        Ok(Self {
+            options: table.clone(),
+            store: options.clone(),
+            dialer: Dialer::new(options)?,
+            poll: Slot::new(),
+            rescan: Slot::new(),
+            writer: Slot::new(),
+            other: Slot::new(),
+            kinds: Mutex::default(),
+        })
+    }
+
+    const fn reader(&self, rescan: bool) -> &Slot {
+        if rescan { &self.rescan } else { &self.poll }
+    }
+
+    fn table(&self) -> String {
+        quoted(&self.options.table)
+    }
+
+    async fn ask(&self, slot: &Slot, statement: Statement) -> StoreResult<(Vec<Columns>, u64)> {
+        let mut held = slot.take(&self.dialer).await?;
+        let result = held.link.run(&[statement]).await;
+        let answer = held.give_back(result)?.into_iter().next().unwrap_or_default();
+        Ok((answer.rows, answer.affected))
+    }
+
+    /// The types of the columns, looked up once, and whenever they are asked for anew.
+    async fn kinds(&self, anew: bool) -> StoreResult<Arc<Kinds>> {
+        let known = self.kinds.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        if let Some(kinds) = known.filter(|_| !anew) {
+            return Ok(kinds);
+        }
+        let o = &self.options;
+        let mut question = Statement::new(
+            "SELECT column_name, LOWER(data_type) FROM information_schema.columns WHERE table_schema = DATABASE() AND table_name = ",
+        );
+        question.push_text(&o.table);
+        let (rows, _) = self.ask(&self.other, question).await?;
+        let mut columns = Vec::with_capacity(rows.len());
+        for mut row in rows {
+            columns.push((text(&mut row, 0)?, text(&mut row, 1)?));
+        }
+        let missing = |what: String| StoreError::new(StoreErrorKind::Configuration, what);
+        if columns.is_empty() {
+            return Err(missing(format!("there is no table {}", o.table)));
+        }
+        let of = |name: &String| {
+            let found = columns.iter().find(|(column, _)| column.eq_ignore_ascii_case(name));
+            found.map(|(_, ty)| ty.as_str()).ok_or_else(|| missing(format!("table {} has no column {name}", o.table)))
+        };
+        for name in [&o.topic, &o.payload, &o.status] {
+            of(name)?;
+        }
+        for name in [&o.key, &o.headers].into_iter().flatten() {
+            of(name)?;
+        }
+        let id = match of(&o.id)? {
+            "tinyint" | "smallint" | "mediumint" | "int" | "bigint" | "decimal" => IdKind::Number,
+            "binary" | "varbinary" | "blob" | "tinyblob" => IdKind::Bytes,
+            _ => IdKind::Text,
+        };
+        let created = time_kind(o.created_at.as_ref().map(of).transpose()?);
+        let sent = time_kind(o.sent_at.as_ref().map(of).transpose()?);
+        let kinds = Arc::new(Kinds { id, created, sent, columns });
+        *self.kinds.lock().unwrap_or_else(PoisonError::into_inner) = Some(kinds.clone());
+        Ok(kinds)
+    }
+
+    /// An id as a value of its column: compared as the column's own type, so that the index serves.
+    fn push_id(statement: &mut Statement, id: &str, kind: IdKind) {
+        match kind {
+            IdKind::Number => match id.parse::<i128>() {
+                Ok(n) => _ = statement.push_number(n),
+                Err(_) => _ = statement.push("NULL"),
+            },
+            IdKind::Text => _ = statement.push_text(id),
+            IdKind::Bytes => match unhex(id) {
+                Some(bytes) => _ = statement.push_bytes(bytes),
+                None => _ = statement.push("NULL"),
+            },
+        }
+    }
+
+    fn id_shown(&self, kind: IdKind) -> String {
+        let id = quoted(&self.options.id);
+        match kind {
+            IdKind::Bytes => format!("LOWER(HEX({id}))"),
+            IdKind::Number | IdKind::Text => id,
+        }
+    }
+
+    fn columns(&self, kinds: &Kinds, limits: RowLimits, inline: Option<u64>) -> String {
+        let o = &self.options;
+        let or_null = |column: &Option<String>| column.as_deref().map_or_else(|| "NULL".to_owned(), quoted);
+        let (key, headers) = (or_null(&o.key), or_null(&o.headers));
+        let (topic, payload) = (quoted(&o.topic), quoted(&o.payload));
+        let size = |column: &str| format!("COALESCE(OCTET_LENGTH({column}), 0)");
+        let small = inline.map_or_else(
+            || {
+                format!(
+                    "{} <= {} AND {} <= {}",
+                    size(&payload),
+                    limits.message_bytes,
+                    size(&headers),
+                    limits.headers_bytes
+                )
+            },
+            |inline| format!("{} + {} <= {inline}", size(&payload), size(&headers)),
+        );
+        let created = o.created_at.as_deref().map_or_else(|| "NULL".into(), |c| micros(&quoted(c), kinds.created));
+        format!(
+            "{}, {topic}, {key}, IF({small}, {headers}, NULL), {}, IF({small}, {payload}, NULL), {}, \
+             COALESCE({created}, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', {NOW})), {small}",
+            self.id_shown(kinds.id),
+            size(&headers),
+            size(&payload),
+        )
+    }
+
+    fn limits(&self, link: &Link) -> RowLimits {
+        let (payload, headers) = packet_limits(link.server.packet_bytes as u64);
+        RowLimits {
+            message_bytes: self.store.max_message_bytes.min(payload),
+            headers_bytes: HEADERS_MAX_BYTES.min(headers),
+        }
+    }
+
+    /// Rows with these ids, in any order, and whether each came with its content.
+    async fn page(
+        &self,
+        link: &mut Link,
+        kinds: &Kinds,
+        ids: &[String],
+        inline: Option<u64>,
+    ) -> Result<Vec<(RawRow, bool)>, Failure> {
+        let mut statement = Statement::new(format!(
+            "SELECT {} FROM {} WHERE {} IN (",
+            self.columns(kinds, self.limits(link), inline),
+            self.table(),
+            quoted(&self.options.id)
+        ));
+        push_ids(&mut statement, ids, kinds.id);
+        statement.push(&format!(") AND {} = ", quoted(&self.options.status)));
+        statement.push_text(&self.options.pending);
+        let answer = link.run(&[statement]).await?.into_iter().next().unwrap_or_default();
+        answer.rows.into_iter().map(|row| raw_row(row).map_err(Failure::from)).collect()
+    }
+
+    async fn fetch(
+        &self,
+        link: &mut Link,
+        kinds: &Kinds,
+        ids: &[String],
+        max_bytes: usize,
+    ) -> Result<Fetched, Failure> {
+        let limits = self.limits(link);
+        let mut budget = ByteBudget::new(max_bytes);
+        let mut fetched = Fetched::default();
+        for ids in ids.chunks(PAGE) {
+            let page = self.page(link, kinds, ids, Some(INLINE)).await?;
+            let mut by_id: HashMap<String, (RawRow, bool)> = HashMap::with_capacity(page.len());
+            for (raw, whole) in page {
+                let id = String::from_utf8_lossy(raw.id.as_deref().unwrap_or_default()).into_owned();
+                by_id.insert(id, (raw, whole));
+            }
+            for id in ids {
+                if let Some((mut raw, whole)) = by_id.remove(id) {
+                    if !budget.takes(limits.fetched(raw.payload_bytes, raw.headers_bytes)) {
+                        return Ok(fetched);
+                    }
+                    if !whole && limits.fetched(raw.payload_bytes, raw.headers_bytes) > 0 {
+                        let alone = self.page(link, kinds, std::slice::from_ref(id), None).await?;
+                        let Some((found, _)) = alone.into_iter().next() else { continue };
+                        raw = found;
+                    }
+                    fetched.rows.push(raw.into_row(limits));
+                }
+                fetched.covered += 1;
+            }
+        }
+        Ok(fetched)
+    }
+
+    /// A time as a value of its column.
+    fn time(&self, kinds: TimeKind, created: Option<&str>) -> String {
+        match kinds {
+            TimeKind::None => "NULL".into(),
+            TimeKind::Time => NOW.into(),
+            TimeKind::Number => {
+                // As the table counts its other times.
+                let now = format!("TIMESTAMPDIFF(MICROSECOND, '1970-01-01', {NOW})");
+                let like = created.unwrap_or("0");
+                format!(
+                    "CASE WHEN {like} >= 100000000000000 THEN {now} WHEN {like} >= 100000000000 THEN {now} DIV 1000 ELSE {now} DIV 1000000 END"
+                )
+            }
+        }
+    }
+}
+
+fn push_ids(statement: &mut Statement, ids: &[String], kind: IdKind) {
+    for (n, id) in ids.iter().enumerate() {
+        if n > 0 {
+            statement.push(", ");
+        }
+        MySqlStatusTable::push_id(statement, id, kind);
+    }
+}
+
+/// Bytes of hexadecimal digits, or of a UUID.
+fn unhex(text: &str) -> Option<Vec<u8>> {
+    let text = text.replace('-', "");
+    if text.len() % 2 != 0 || !text.is_ascii() {
+        return None;
+    }
+    (0..text.len()).step_by(2).map(|at| u8::from_str_radix(text.get(at..at + 2)?, 16).ok()).collect()
+}
+
+fn raw_row(mut row: Columns) -> StoreResult<(RawRow, bool)> {
+    let raw = RawRow {
+        seq: 0,
+        shard: 0,
+        id: bytes_opt(&mut row, 0)?,
+        topic: bytes_opt(&mut row, 1)?,
+        key: bytes_opt(&mut row, 2)?,
+        headers: bytes_opt(&mut row, 3)?,
+        headers_bytes: number(&row, 4)?,
+        payload: bytes_opt(&mut row, 5)?.unwrap_or_default().into(),
+        payload_bytes: number(&row, 6)?,
+        created_at_us: number(&row, 7)?,
+    };
+    let whole = number::<u8>(&row, 8)? != 0;
+    Ok((raw, whole))
+}
+
+#[async_trait]
+impl Table for MySqlStatusTable {
+    async fn inspect(&self) -> StoreResult<Condition> {
+        let kinds = self.kinds(true).await?;
+        let o = &self.options;
+        let mut question = Statement::new(
+            "SELECT index_name, non_unique, column_name FROM information_schema.statistics WHERE table_schema = DATABASE() AND table_name = ",
+        );
+        question.push_text(&o.table).push(" ORDER BY index_name, seq_in_index");
+        let (rows, _) = self.ask(&self.other, question).await?;
+        let mut indexes: Vec<(String, bool, Vec<String>)> = Vec::new();
+        for mut row in rows {
+            let (name, unique, column) = (text(&mut row, 0)?, number::<u8>(&row, 1)? == 0, text_opt(&mut row, 2)?);
+            let column = column.unwrap_or_default();
+            match indexes.last_mut() {
+                Some((last, _, columns)) if *last == name => columns.push(column),
+                _ => indexes.push((name, unique, vec![column])),
+            }
+        }
+        if !indexes.iter().any(|(_, unique, columns)| {
+            *unique && matches!(&columns[..], [column] if column.eq_ignore_ascii_case(&o.id))
+        }) {
+            return Err(not_unique(o));
+        }
+        let columns: Vec<Vec<String>> = indexes.into_iter().map(|(_, _, columns)| columns).collect();
+        let mut condition = Condition { warnings: index_warning(o, &columns).into_iter().collect() };
+        let mut question = Statement::new(
+            "SELECT COALESCE(table_rows, 0), COALESCE(LOWER(engine), '') FROM information_schema.tables WHERE table_schema = DATABASE() AND table_name = ",
+        );
+        question.push_text(&o.table);
+        let (rows, _) = self.ask(&self.other, question).await?;
+        if let Some(mut row) = rows.into_iter().next() {
+            let (count, engine) = (number_opt(&row, 0)?.unwrap_or(0), text(&mut row, 1)?);
+            condition.warnings.extend(crate::status::size_warning(o, u64::try_from(count).unwrap_or(0)));
+            if engine != "innodb" {
+                condition.warnings.push(format!("table {} is kept by {engine}, which has no transactions", o.table));
+            }
+        }
+        if let Some((_, ty)) = kinds.columns.iter().find(|(name, _)| name.eq_ignore_ascii_case(&o.status))
+            && ty == "enum"
+        {
+            let mut question = Statement::new(
+                "SELECT column_type FROM information_schema.columns WHERE table_schema = DATABASE() AND table_name = ",
+            );
+            question.push_text(&o.table).push(" AND column_name = ").push_text(&o.status);
+            let (rows, _) = self.ask(&self.other, question).await?;
+            let words = rows.into_iter().next().map(|mut row| text(&mut row, 0)).transpose()?.unwrap_or_default();
+            let wanted = [&o.pending, &o.sent].into_iter().chain(o.dead.as_ref());
+            for word in wanted.filter(|word| !words.contains(&super::values::literal(word))) {
+                let what = format!("column {} of table {} is {words}, which has no {word}", o.status, o.table);
+                return Err(StoreError::new(StoreErrorKind::WrongSchema, what));
+            }
+        }
+        Ok(condition)
+    }
+
+    async fn waiting(&self, wanted: &Wanted, limit: usize, rescan: bool) -> StoreResult<Vec<Place>> {
+        let kinds = self.kinds(false).await?;
+        let o = &self.options;
+        let (id, status) = (quoted(&o.id), quoted(&o.status));
+        let created = o.created_at.as_deref().map(quoted);
+        let time = created.as_deref().map_or_else(|| "NULL".to_owned(), |c| format!("CAST({c} AS CHAR)"));
+        let mut s = Statement::new(format!(
+            "SELECT {}, {time} FROM {} WHERE {status} = ",
+            self.id_shown(kinds.id),
+            self.table()
+        ));
+        s.push_text(&o.pending);
+        let at = |s: &mut Statement, time: &str| match kinds.created {
+            TimeKind::Number => _ = s.push_number(time.parse::<i128>().unwrap_or(0)),
+            _ => _ = s.push_text(time),
+        };
+        match (&created, wanted) {
+            (None, Wanted::Timeless) => return Ok(Vec::new()),
+            (None, Wanted::From(_)) => {}
+            (None, Wanted::Behind(place)) => {
+                s.push(&format!(" AND {id} > "));
+                Self::push_id(&mut s, &place.id, kinds.id);
+            }
+            (Some(c), Wanted::Timeless) => _ = s.push(&format!(" AND {c} IS NULL")),
+            (Some(c), Wanted::From(None) | Wanted::Behind(Place { created: None, .. })) => {
+                s.push(&format!(" AND {c} IS NOT NULL"));
+            }
+            (Some(c), Wanted::From(Some(from))) => {
+                s.push(&format!(" AND {c} >= "));
+                at(&mut s, from);
+            }
+            (Some(c), Wanted::Behind(Place { created: Some(time), id: behind })) => {
+                s.push(&format!(" AND {c} >= "));
+                at(&mut s, time);
+                s.push(&format!(" AND ({c} > "));
+                at(&mut s, time);
+                s.push(&format!(" OR {id} > "));
+                Self::push_id(&mut s, behind, kinds.id);
+                s.push(")");
+            }
+        }
+        let order = created.map_or_else(|| id.clone(), |c| format!("{c}, {id}"));
+        s.push(&format!(" ORDER BY {order} LIMIT {limit}"));
+        let (rows, _) = self.ask(self.reader(rescan), s).await?;
+        rows.into_iter().map(|mut row| Ok(Place { id: text(&mut row, 0)?, created: text_opt(&mut row, 1)? })).collect()
+    }
+
+    async fn rows(&self, ids: &[String], max_bytes: usize, rescan: bool) -> StoreResult<Fetched> {
+        let kinds = self.kinds(false).await?;
+        let mut held = self.reader(rescan).take(&self.dialer).await?;
+        let result = self.fetch(&mut held.link, &kinds, ids, max_bytes).await;
+        held.give_back(result)
+    }
+
+    async fn mark(&self, ids: &[String], mark: Mark) -> StoreResult<u64> {
+        let kinds = self.kinds(false).await?;
+        let o = &self.options;
+        let (id, status) = (quoted(&o.id), quoted(&o.status));
+        let mut s = Statement::new(format!("UPDATE {} SET {status} = ", self.table()));
+        match mark {
+            Mark::Sent => {
+                s.push_text(&o.sent);
+                if let Some(sent_at) = &o.sent_at {
+                    let created = o.created_at.as_deref().filter(|_| kinds.created == TimeKind::Number).map(quoted);
+                    let now = self.time(kinds.sent, created.as_deref());
+                    s.push(&format!(", {} = {now}", quoted(sent_at)));
+                }
+            }
+            Mark::Dead => match &o.dead {
+                Some(dead) => _ = s.push_text(dead),
+                None => return Ok(0),
+            },
+        }
+        // A TIMESTAMP may say of itself that every UPDATE changes it.
+        if let Some(created) = &o.created_at {
+            s.push(&format!(", {c} = {c}", c = quoted(created)));
+        }
+        s.push(&format!(" WHERE {id} IN ("));
+        push_ids(&mut s, ids, kinds.id);
+        s.push(&format!(") AND {status} IN (")).push_text(&o.pending);
+        if let Some(dead) = o.dead.as_ref().filter(|_| mark == Mark::Sent) {
+            s.push(", ").push_text(dead);
+        }
+        s.push(")");
+        self.ask(&self.writer, s).await.map(|(_, affected)| affected)
+    }
+
+    async fn counts(&self) -> StoreResult<bool> {
+        Ok(self.kinds(false).await?.id == IdKind::Number)
+    }
+
+    async fn insert(&self, rows: &[NewRow]) -> StoreResult<Vec<String>> {
+        let kinds = self.kinds(false).await?;
+        let o = &self.options;
+        let mut statements = vec![Statement::new("START TRANSACTION")];
+        let (mut ids, mut asked) = (Vec::with_capacity(rows.len()), Vec::new());
+        for row in rows {
+            let row = match (&row.id, kinds.id) {
+                (None, IdKind::Text) => NewRow { id: Some(self.fresh_id().await?), ..row.clone() },
+                _ => row.clone(),
+            };
+            let (columns, values) = columns_of(o, &row)?;
+            let names: Vec<String> = columns.iter().map(|c| quoted(c)).collect();
+            let created = o.created_at.as_deref().map(quoted);
+            let mut s = Statement::new(format!("INSERT INTO {} ({}", self.table(), names.join(", ")));
+            if let Some(created) = &created {
+                s.push(&format!(", {created}"));
+            }
+            s.push(") VALUES (");
+            for (n, (column, value)) in columns.iter().zip(values).enumerate() {
+                if n > 0 {
+                    s.push(", ");
+                }
+                if *column == o.id {
+                    Self::push_id(&mut s, &String::from_utf8_lossy(&value), kinds.id);
+                } else if *column == o.payload {
+                    match String::from_utf8(value) {
+                        Ok(text) => s.push_text(text),
+                        Err(e) => s.push_bytes(e.into_bytes()),
+                    };
+                } else {
+                    s.push_text(String::from_utf8_lossy(&value).into_owned());
+                }
+            }
+            if created.is_some() {
+                let now = match kinds.created {
+                    TimeKind::Number => "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) DIV 1000",
+                    _ => NOW,
+                };
+                s.push(&format!(", {now}"));
+            }
+            s.push(")");
+            statements.push(s);
+            if row.id.is_none() {
+                statements.push(Statement::new("SELECT LAST_INSERT_ID()"));
+                asked.push((ids.len(), statements.len() - 1));
+            }
+            ids.push(row.id.unwrap_or_default());
+        }
+        let mut held = self.writer.take(&self.dialer).await?;
+        let result = async {
+            let answers = held.link.run_inside(&statements).await?;
+            held.link.commit().await?;
+            Ok(answers)
+        }
+        .await;
+        let mut answers = held.give_back(result)?;
+        for (place, at) in asked {
+            let row = answers.get_mut(at).and_then(|answer| answer.rows.first_mut());
+            if let (Some(row), Some(id)) = (row, ids.get_mut(place)) {
+                *id = text(row, 0)?;
+            }
+        }
+        Ok(ids)
+    }
+
+    async fn find(&self, id: &str) -> StoreResult<Option<Standing>> {
+        let kinds = self.kinds(false).await?;
+        let o = &self.options;
+        let mut held = self.other.take(&self.dialer).await?;
+        let limits = self.limits(&held.link);
+        let sent_at = o.sent_at.as_deref().map_or_else(|| "NULL".into(), |c| micros(&quoted(c), kinds.sent));
+        let mut s = Statement::new(format!(
+            "SELECT {}, {}, {sent_at} FROM {} WHERE {} = ",
+            self.columns(&kinds, limits, None),
+            quoted(&o.status),
+            self.table(),
+            quoted(&o.id)
+        ));
+        Self::push_id(&mut s, id, kinds.id);
+        s.push(" LIMIT 1");
+        let result = held.link.run(&[s]).await;
+        let answer = held.give_back(result)?.into_iter().next().unwrap_or_default();
+        let Some(mut row) = answer.rows.into_iter().next() else { return Ok(None) };
+        let status = text(&mut row, 9)?;
+        let sent_at_us = number_opt(&row, 10)?.and_then(|n| i64::try_from(n).ok());
+        let (raw, _) = raw_row(row)?;
+        Ok(Some(Standing { row: raw.into_row(limits), status, sent_at_us }))
+    }
+
+    async fn count(&self) -> StoreResult<(u64, Option<u64>)> {
+        let kinds = self.kinds(false).await?;
+        let o = &self.options;
+        let status = quoted(&o.status);
+        let mut s = Statement::new(format!("SELECT COUNT(*) FROM (SELECT 1 FROM {} WHERE {status} = ", self.table()));
+        s.push_text(&o.pending).push(&format!(" LIMIT {COUNT_MAX}) w"));
+        let (rows, _) = self.ask(&self.other, s).await?;
+        let waiting = rows.first().map_or(Ok(0), |row| number(row, 0))?;
+        let Some(created) = o.created_at.as_deref().filter(|_| waiting > 0).map(quoted) else {
+            return Ok((waiting, None));
+        };
+        let mut s = Statement::new(format!(
+            "SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', {NOW}) - {} FROM {} WHERE {status} = ",
+            micros(&created, kinds.created),
+            self.table()
+        ));
+        s.push_text(&o.pending).push(&format!(" ORDER BY {created} LIMIT 1"));
+        let (rows, _) = self.ask(&self.other, s).await?;
+        let age = rows.first().map_or(Ok(None), |row| number_opt(row, 0))?;
+        Ok((waiting, age.map(|us| u64::try_from(us / 1_000).unwrap_or(0))))
+    }
+
+    async fn close(&self) {
+        self.dialer.close();
+        for slot in [&self.poll, &self.rescan, &self.writer, &self.other] {
+            slot.clear().await;
+        }
+    }
+}
+
+impl MySqlStatusTable {
+    async fn fresh_id(&self) -> StoreResult<String> {
+        let (rows, _) = self.ask(&self.other, Statement::new("SELECT UUID()")).await?;
+        rows.into_iter().next().map_or_else(
+            || Err(StoreError::new(StoreErrorKind::Other, "the server gave no UUID")),
+            |mut row| text(&mut row, 0),
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_of_bytes_are_hexadecimal() {
+        assert_eq!(unhex("00ff10"), Some(vec![0, 255, 16]));
+        assert_eq!([unhex("0"), unhex("0g"), unhex("\u{e9}")], [None, None, None]);
+    }
+}
