@@ -68,6 +68,10 @@ pub(crate) async fn run(
         match pruner.step().await {
             Ok(step) => {
                 let done = &step.pruned;
+                if done.archived > 0 || done.purged > 0 {
+                    let (rows, purged) = (done.archived, done.purged);
+                    tracing::info!(outbox, rows, purged, "rows of the status table archived");
+                }
                 if done.messages > 0 || done.merged_chunks > 0 {
                     tracing::info!(
                         outbox,

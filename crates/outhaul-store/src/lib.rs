@@ -30,7 +30,7 @@ pub mod sqlite;
 
 pub use acts::*;
 pub use error::{StoreError, StoreErrorKind};
-pub use options::{ColumnNames, DatabaseKind, InitPlan, PayloadType, StatusTable, StoreOptions, Tls};
+pub use options::{Archive, ColumnNames, DatabaseKind, InitPlan, PayloadType, StatusTable, StoreOptions, Tls};
 pub use row::HEADERS_MAX_BYTES;
 pub use store::*;
 pub use transaction::*;

@@ -101,6 +101,19 @@ pub struct StatusTable {
     pub interval: Option<Duration>,
     /// Most rows of a poll. None: as many as the relay takes.
     pub batch: Option<u32>,
+    /// Where rows go that were delivered long ago. None: they stay.
+    pub archive: Option<Archive>,
+}
+
+/// Where the rows of a status table go in the end.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Archive {
+    /// Name of the table, as it is. It has the columns of the status table.
+    pub table: String,
+    /// Rows that were delivered go there this long after they were created.
+    pub after: Duration,
+    /// They leave it this long after they were created. None: never.
+    pub purge_after: Option<Duration>,
 }
 
 impl Default for StatusTable {
@@ -121,6 +134,7 @@ impl Default for StatusTable {
             dead: None,
             interval: None,
             batch: None,
+            archive: None,
         }
     }
 }

@@ -405,6 +405,10 @@ pub struct Pruned {
     pub merged_chunks: u64,
     /// Receipt rows that were merged into larger ones.
     pub merged_receipts: u64,
+    /// Rows of a status table that went into its archive.
+    pub archived: u64,
+    /// Rows that left the archive.
+    pub purged: u64,
     /// False: another runner holds the lease, nothing was done.
     pub ran: bool,
     /// True: a step's limit was reached, there is more.

@@ -70,6 +70,8 @@ fn add(total: &mut PruneStep, step: PruneStep) {
     t.receipts += s.receipts;
     t.merged_chunks += s.merged_chunks;
     t.merged_receipts += s.merged_receipts;
+    t.archived += s.archived;
+    t.purged += s.purged;
     t.ran |= s.ran;
     t.more = s.more;
     total.exported += step.exported;
@@ -84,7 +86,7 @@ fn show(outbox: &str, step: &PruneStep, retention_ms: u64, exports: bool, json: 
         return output::json(&json!({
             "outbox": outbox, "ran": p.ran, "more": p.more, "retention_ms": retention_ms, "messages": p.messages,
             "chunks": p.chunks, "receipts": p.receipts, "merged_chunks": p.merged_chunks, "merged_receipts": p.merged_receipts,
-            "exported": step.exported, "files": step.files,
+            "exported": step.exported, "files": step.files, "archived": p.archived, "purged": p.purged,
         }));
     }
     if !p.ran {
@@ -93,9 +95,13 @@ fn show(outbox: &str, step: &PruneStep, retention_ms: u64, exports: bool, json: 
         ));
     }
     let exported = if exports { format!("{} exported, {} files; ", step.exported, step.files) } else { String::new() };
+    let archived = match (p.archived, p.purged) {
+        (0, 0) => String::new(),
+        (archived, purged) => format!("; {archived} rows archived, {purged} deleted from the archive"),
+    };
     let more = if p.more { "; there is more to do" } else { "" };
     output::line(format_args!(
-        "{outbox}: {exported}{} messages older than {} deleted ({} chunks, {} receipt rows); merged {} chunks, {} receipt rows{more}",
+        "{outbox}: {exported}{} messages older than {} deleted ({} chunks, {} receipt rows); merged {} chunks, {} receipt rows{archived}{more}",
         p.messages,
         measure::span_text(retention_ms),
         p.chunks,

@@ -10,7 +10,7 @@ use outhaul_relay::Transactions;
 use outhaul_sink::rocketmq::RocketMqConfig;
 use outhaul_sink::settings::suggest;
 use outhaul_sink::{SinkCode, registry, rocketmq};
-use outhaul_store::{ColumnNames, StatusTable, StoreOptions, Tls};
+use outhaul_store::{Archive, ColumnNames, StatusTable, StoreOptions, Tls};
 use serde_json::{Map, Value as Json};
 
 use super::keys::{self, SECTIONS};
@@ -214,6 +214,7 @@ fn status_table(t: &Table, table: String, p: &mut Problems) -> StatusTable {
         dead: t.text("status.dead", p),
         interval: t.whole("status.interval", p).map(std::time::Duration::from_millis),
         batch: t.whole("status.batch", p).map(|n| u32::try_from(n).unwrap_or(u32::MAX)),
+        archive: archive(t, p),
     };
     if made.interval.is_some_and(|interval| interval > MAX_INTERVAL) {
         p.at(t.place("status.interval"), &codes::BAD_VALUE, "status.interval is at most 5 s");
@@ -224,6 +225,22 @@ fn status_table(t: &Table, table: String, p: &mut Problems) -> StatusTable {
         p.at(t.place("status.sent"), &codes::BAD_VALUE, "status.pending, status.sent and status.dead must differ");
     }
     made
+}
+
+fn archive(t: &Table, p: &mut Problems) -> Option<Archive> {
+    let millis = std::time::Duration::from_millis;
+    let after = millis(t.whole("status.archive_after", p).unwrap_or_default());
+    let purge_after = t.whole("status.purge_after", p).map(millis);
+    let Some(table) = t.text("status.archive", p) else {
+        for key in ["status.archive_after", "status.purge_after"] {
+            refuse_keys(t, key, "needs status.archive, the table that it is about", p);
+        }
+        return None;
+    };
+    if purge_after.is_some_and(|purge| purge <= after) {
+        p.at(t.place("status.purge_after"), &codes::BAD_VALUE, "status.purge_after must exceed status.archive_after");
+    }
+    Some(Archive { table, after, purge_after })
 }
 
 /// A row of a status table has one status, so a topic has one destination.

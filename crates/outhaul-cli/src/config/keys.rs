@@ -289,6 +289,19 @@ const OUTBOX: &[Key] = &[
         "Time between the beginnings of two polls, at most 5 s.",
     ),
     key(
+        "status.archive",
+        Text,
+        Means("rows stay in the table"),
+        "Table into which rows go that were delivered long ago; `outhaul init` makes it, with the same columns. The relay moves them in small steps beside its pruning, or `outhaul prune` does.",
+    ),
+    key("status.archive_after", Span(1_000), Default("7d"), "How long after they were created they go there."),
+    key(
+        "status.purge_after",
+        Span(1_000),
+        Means("they stay in the archive"),
+        "How long after they were created they are deleted from the archive.",
+    ),
+    key(
         "transactions.fallback",
         Switch,
         Default("true"),

@@ -15,6 +15,7 @@ on_every_database!(
     what_is_dead_is_marked_and_left_out,
     what_no_value_is_there_for_stays_and_is_left_out,
     a_row_that_somebody_holds_is_marked_later,
+    what_was_sent_long_ago_is_archived,
     a_table_that_cannot_be_served_is_refused,
 );
 
@@ -290,6 +291,39 @@ async fn a_row_that_somebody_holds_is_marked_later(flavour: Flavour) {
     let mut delivered = numbers(&scene.folder.json_lines("orders.jsonl"));
     delivered.sort_unstable();
     assert_eq!(delivered, (0..12).collect::<Vec<u64>>(), "each once");
+}
+
+async fn what_was_sent_long_ago_is_archived(flavour: Flavour) {
+    let archive = "status.archive = \"outbox_archive\"\nstatus.archive_after = \"1d\"\nstatus.purge_after = \"30d\"";
+    let scene = Scene::with_status_table(flavour, counting_id(flavour), archive).await;
+    let (ago, times): (fn(u32) -> String, [u32; 4]) = match flavour {
+        Flavour::Sqlite => (|days| format!("strftime('%Y-%m-%d %H:%M:%f', 'now', '-{days} days')"), [40, 10, 2, 0]),
+        Flavour::Postgres => (|days| format!("now() - interval '{days} days'"), [40, 10, 2, 0]),
+        Flavour::MariaDb | Flavour::MySql => (|days| format!("UTC_TIMESTAMP() - INTERVAL {days} DAY"), [40, 10, 2, 0]),
+    };
+    for (n, days) in times.into_iter().enumerate() {
+        for status in ["SENT", "PENDING"] {
+            let values = format!("('order-created', '{{\"n\":{n}}}', '{status}', {})", ago(days));
+            let insert = format!("INSERT INTO outbox_message (topic, payload, status, created_at) VALUES {values}");
+            scene.database.execute(&insert).await;
+        }
+    }
+    let count = async |table: &str| scene.database.query_u64(&format!("SELECT COUNT(*) FROM {table}")).await;
+    let pruned = scene.run(&["prune", "--json"]).await.expect(0).json();
+    assert_eq!((&pruned["archived"], &pruned["purged"]), (&json!(3), &json!(1)), "{pruned}");
+    assert_eq!((count("outbox_message").await, count("outbox_archive").await, scene.waiting().await), (5, 2, 4));
+    // What waits is never archived, however old, and is delivered.
+    scene.drain().await;
+    assert_eq!(numbers(&scene.folder.json_lines("orders.jsonl")), [0, 1, 2, 3]);
+    let pruned = scene.run(&["prune"]).await.expect(0);
+    assert!(pruned.stdout.contains("; 3 rows archived, 1 deleted from the archive"), "{}", pruned.stdout);
+    assert_eq!((count("outbox_message").await, count("outbox_archive").await), (2, 4));
+    scene.drain().await;
+    assert_eq!(scene.folder.json_lines("orders.jsonl").len(), 4, "nothing is sent again");
+    // A row that was sent before Outhaul came is found in the archive.
+    let old = scene.database.query_text("SELECT MIN(id) FROM outbox_archive").await;
+    let audit = scene.run(&["audit", &old]).await.expect(0);
+    assert!(audit.stdout.contains("stands in its table as SENT"), "{}", audit.stdout);
 }
 
 async fn a_table_that_cannot_be_served_is_refused(flavour: Flavour) {

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use mysql_async::Row as Columns;
@@ -12,7 +13,7 @@ use super::refusal::Failure;
 use super::statement::Statement;
 use super::values::{NOW, bytes_opt, number, number_opt, quoted, text, text_opt};
 use crate::error::{StoreError, StoreErrorKind};
-use crate::options::{StatusTable, StoreOptions};
+use crate::options::{Archive, StatusTable, StoreOptions};
 use crate::row::{ByteBudget, HEADERS_MAX_BYTES, RawRow, RowLimits};
 use crate::status::{Condition, Fetched, Mark, Place, Standing, Table, Wanted, columns_of, index_warning, not_unique};
 use crate::store::{NewRow, StoreResult};
@@ -32,6 +33,7 @@ pub(crate) struct MySqlStatusTable {
     rescan: Slot,
     writer: Slot,
     other: Slot,
+    archiver: Slot,
     kinds: Mutex<Option<Arc<Kinds>>>,
 }
 
@@ -90,6 +92,7 @@ impl MySqlStatusTable {
             rescan: Slot::new(),
             writer: Slot::new(),
             other: Slot::new(),
+            archiver: Slot::new(),
             kinds: Mutex::default(),
         })
     }
@@ -343,7 +346,7 @@ impl Table for MySqlStatusTable {
             return Err(not_unique(o));
         }
         let columns: Vec<Vec<String>> = indexes.into_iter().map(|(_, _, columns)| columns).collect();
-        let mut condition = Condition { warnings: index_warning(o, &columns).into_iter().collect() };
+        let mut condition = Condition { warnings: index_warning(o, &columns).into_iter().collect(), is_large: false };
         let mut question = Statement::new(
             "SELECT COALESCE(table_rows, 0), COALESCE(LOWER(engine), '') FROM information_schema.tables WHERE table_schema = DATABASE() AND table_name = ",
         );
@@ -351,7 +354,7 @@ impl Table for MySqlStatusTable {
         let (rows, _) = self.ask(&self.other, question).await?;
         if let Some(mut row) = rows.into_iter().next() {
             let (count, engine) = (number_opt(&row, 0)?.unwrap_or(0), text(&mut row, 1)?);
-            condition.warnings.extend(crate::status::size_warning(o, u64::try_from(count).unwrap_or(0)));
+            condition.is_large = count >= i128::from(crate::status::LARGE);
             if engine != "innodb" {
                 condition.warnings.push(format!("table {} is kept by {engine}, which has no transactions", o.table));
             }
@@ -530,24 +533,48 @@ impl Table for MySqlStatusTable {
         Ok(ids)
     }
 
+    async fn make_archive(&self, archive: &Archive) -> StoreResult<()> {
+        let s = format!("CREATE TABLE IF NOT EXISTS {} LIKE {}", quoted(&archive.table), self.table());
+        self.ask(&self.other, Statement::new(s)).await.map(drop)
+    }
+
+    async fn archive(&self, archive: &Archive, limit: usize) -> StoreResult<u64> {
+        let kinds = self.kinds(false).await?;
+        let Some(before) = self.before(&self.options.table, archive.after, &kinds).await? else { return Ok(0) };
+        let mut held = self.archiver.take(&self.dialer).await?;
+        let result = self.archive_some(&mut held.link, archive, &kinds, &before, limit).await;
+        held.give_back(result)
+    }
+
+    async fn purge(&self, archive: &Archive, after: Duration, limit: usize) -> StoreResult<u64> {
+        let kinds = self.kinds(false).await?;
+        let Some(before) = self.before(&archive.table, after, &kinds).await? else { return Ok(0) };
+        let a = quoted(&archive.table);
+        let s = Statement::new(format!("DELETE FROM {a} WHERE {before} LIMIT {limit}"));
+        self.ask(&self.archiver, s).await.map(|(_, affected)| affected)
+    }
+
     async fn find(&self, id: &str) -> StoreResult<Option<Standing>> {
         let kinds = self.kinds(false).await?;
         let o = &self.options;
         let mut held = self.other.take(&self.dialer).await?;
         let limits = self.limits(&held.link);
         let sent_at = o.sent_at.as_deref().map_or_else(|| "NULL".into(), |c| micros(&quoted(c), kinds.sent));
-        let mut s = Statement::new(format!(
-            "SELECT {}, {}, {sent_at} FROM {} WHERE {} = ",
-            self.columns(&kinds, limits, None),
-            quoted(&o.status),
-            self.table(),
-            quoted(&o.id)
-        ));
-        Self::push_id(&mut s, id, kinds.id);
-        s.push(" LIMIT 1");
-        let result = held.link.run(&[s]).await;
-        let answer = held.give_back(result)?.into_iter().next().unwrap_or_default();
-        let Some(mut row) = answer.rows.into_iter().next() else { return Ok(None) };
+        let archive = o.archive.as_ref().map(|archive| quoted(&archive.table));
+        let ask = |table: &str| {
+            let columns = self.columns(&kinds, limits, None);
+            let (status, id_column) = (quoted(&o.status), quoted(&o.id));
+            let mut s =
+                Statement::new(format!("SELECT {columns}, {status}, {sent_at} FROM {table} WHERE {id_column} = "));
+            Self::push_id(&mut s, id, kinds.id);
+            s.push(" LIMIT 1");
+            s
+        };
+        let statements: Vec<Statement> =
+            std::iter::once(self.table()).chain(archive).map(|table| ask(&table)).collect();
+        let result = held.link.run(&statements).await;
+        let rows = held.give_back(result)?.into_iter().flat_map(|answer| answer.rows).next();
+        let Some(mut row) = rows else { return Ok(None) };
         let status = text(&mut row, 9)?;
         let sent_at_us = number_opt(&row, 10)?.and_then(|n| i64::try_from(n).ok());
         let (raw, _) = raw_row(row)?;
@@ -578,13 +605,83 @@ impl Table for MySqlStatusTable {
 
     async fn close(&self) {
         self.dialer.close();
-        for slot in [&self.poll, &self.rescan, &self.writer, &self.other] {
+        for slot in [&self.poll, &self.rescan, &self.writer, &self.other, &self.archiver] {
             slot.clear().await;
         }
     }
 }
 
 impl MySqlStatusTable {
+    /// The condition of a row that was created so long ago. None: there is no such time.
+    async fn before(&self, table: &str, after: Duration, kinds: &Kinds) -> StoreResult<Option<String>> {
+        let Some(created) = self.options.created_at.as_deref().map(quoted) else { return Ok(None) };
+        let seconds = after.as_secs();
+        Ok(match kinds.created {
+            TimeKind::None => None,
+            TimeKind::Time => Some(format!("{created} < {NOW} - INTERVAL {seconds} SECOND")),
+            TimeKind::Number => {
+                let s = format!(
+                    "SELECT {created}, UNIX_TIMESTAMP() FROM {} WHERE {created} IS NOT NULL LIMIT 1",
+                    quoted(table)
+                );
+                let (rows, _) = self.ask(&self.other, Statement::new(s)).await?;
+                let Some(row) = rows.first() else { return Ok(None) };
+                let one = number_opt(row, 0)?.unwrap_or(0);
+                let seconds = number::<i128>(row, 1)? - i128::from(seconds);
+                let scale = if one >= 100_000_000_000_000 {
+                    1_000_000
+                } else if one >= 100_000_000_000 {
+                    1_000
+                } else {
+                    1
+                };
+                Some(format!("{created} < {}", seconds * scale))
+            }
+        })
+    }
+
+    async fn archive_some(
+        &self,
+        link: &mut Link,
+        archive: &Archive,
+        kinds: &Kinds,
+        before: &str,
+        limit: usize,
+    ) -> Result<u64, Failure> {
+        let o = &self.options;
+        let (id, status, table) = (quoted(&o.id), quoted(&o.status), self.table());
+        let order = o.created_at.as_deref().map_or_else(|| id.clone(), |c| format!("{}, {id}", quoted(c)));
+        let mut old = Statement::new(format!("SELECT {} FROM {table} WHERE {status} = ", self.id_shown(kinds.id)));
+        old.push_text(&o.sent);
+        old.push(&format!(" AND {before} ORDER BY {order} LIMIT {limit} FOR UPDATE SKIP LOCKED"));
+        let answers = link.run_inside(&[Statement::new("START TRANSACTION"), old]).await?;
+        let mut ids = Vec::new();
+        for mut row in answers.into_iter().flat_map(|answer| answer.rows) {
+            ids.push(text(&mut row, 0).map_err(Failure::from)?);
+        }
+        if ids.is_empty() {
+            link.rollback().await?;
+            return Ok(0);
+        }
+        let columns: Vec<String> = kinds.columns.iter().map(|(name, _)| quoted(name)).collect();
+        let columns = columns.join(", ");
+        let a = quoted(&archive.table);
+        let named = |head: String| {
+            let mut s = Statement::new(format!("{head} FROM {table} WHERE {id} IN ("));
+            push_ids(&mut s, &ids, kinds.id);
+            s.push(")");
+            s
+        };
+        let statements = [named(format!("INSERT INTO {a} ({columns}) SELECT {columns}")), named("DELETE".into())];
+        let answers = link.run_inside(&statements).await?;
+        if answers.iter().any(|answer| answer.affected != ids.len() as u64) {
+            link.rollback().await?;
+            return Err(Failure::new(StoreErrorKind::Conflict, "rows to archive have changed meanwhile", false));
+        }
+        link.commit().await?;
+        Ok(ids.len() as u64)
+    }
+
     async fn fresh_id(&self) -> StoreResult<String> {
         let (rows, _) = self.ask(&self.other, Statement::new("SELECT UUID()")).await?;
         rows.into_iter().next().map_or_else(

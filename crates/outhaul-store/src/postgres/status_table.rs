@@ -4,6 +4,7 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use tokio_postgres::types::{ToSql, Type};
@@ -11,7 +12,7 @@ use tokio_postgres::types::{ToSql, Type};
 use super::link::{Dialer, GUARD, Slot, Statement, get};
 use super::values::{Raw, clean, quoted, unsigned};
 use crate::error::{StoreError, StoreErrorKind};
-use crate::options::{StatusTable, StoreOptions};
+use crate::options::{Archive, StatusTable, StoreOptions};
 use crate::row::{ByteBudget, RawRow, RowLimits};
 use crate::status::{Condition, Fetched, Mark, Place, Standing, Table, Wanted, columns_of, index_warning, not_unique};
 use crate::store::{NewRow, StoreResult};
@@ -33,6 +34,7 @@ pub(crate) struct PostgresStatusTable {
     rescan: Slot,
     writer: Slot,
     other: Slot,
+    archiver: Slot,
     kinds: Mutex<Option<Arc<Kinds>>>,
 }
 
@@ -86,6 +88,7 @@ impl PostgresStatusTable {
             rescan: Slot::new(),
             writer: Slot::new(),
             other: Slot::new(),
+            archiver: Slot::new(),
             kinds: Mutex::default(),
         })
     }
@@ -95,8 +98,32 @@ impl PostgresStatusTable {
     }
 
     fn table(&self) -> String {
-        // A schema may stand before it.
-        self.options.table.split('.').map(quoted).collect::<Vec<_>>().join(".")
+        schema_quoted(&self.options.table)
+    }
+
+    /// The condition of a row that was created so long ago. None: there is no such time.
+    async fn before(&self, table: &str, after: Duration, kinds: &Kinds) -> StoreResult<Option<String>> {
+        let Some(column) = self.options.created_at.as_deref() else { return Ok(None) };
+        let (created, seconds) = (quoted(column), after.as_secs());
+        if !kinds.counts(column) {
+            let now = kinds.now(column, "0");
+            return Ok(Some(format!("{created} < {now} - interval '{seconds} seconds'")));
+        }
+        let sql = format!(
+            "SELECT {created}::bigint, extract(epoch FROM now())::bigint FROM {table} WHERE {created} IS NOT NULL LIMIT 1"
+        );
+        let rows = self.ask(&self.other, &sql, &[]).await?;
+        let Some(row) = rows.first() else { return Ok(None) };
+        let (one, now): (i64, i64) = (get(row, 0)?, get(row, 1)?);
+        let scale = if one >= 100_000_000_000_000 {
+            1_000_000
+        } else if one >= 100_000_000_000 {
+            1_000
+        } else {
+            1
+        };
+        let then = now.saturating_sub(i64::try_from(seconds).unwrap_or(i64::MAX)).saturating_mul(scale);
+        Ok(Some(format!("{created} < {then}")))
     }
 
     async fn ask(
@@ -115,11 +142,20 @@ impl PostgresStatusTable {
     }
 
     async fn write(&self, sql: &str, values: &[(&(dyn ToSql + Sync), Type)]) -> StoreResult<Vec<tokio_postgres::Row>> {
+        self.write_by(&self.writer, sql, values).await
+    }
+
+    async fn write_by(
+        &self,
+        slot: &Slot,
+        sql: &str,
+        values: &[(&(dyn ToSql + Sync), Type)],
+    ) -> StoreResult<Vec<tokio_postgres::Row>> {
         let mut statement = Statement::new(sql);
         for (value, ty) in values {
             statement = statement.with(*value, ty.clone());
         }
-        let held = self.writer.take(&self.dialer).await?;
+        let held = slot.take(&self.dialer).await?;
         let result = held.link.write(&self.dialer.begin_write, &[statement]).await;
         Ok(held.give_back(result)?.into_iter().next().unwrap_or_default())
     }
@@ -213,6 +249,11 @@ impl PostgresStatusTable {
     }
 }
 
+/// The name of a table in quotes; a schema may stand before it.
+fn schema_quoted(name: &str) -> String {
+    name.split('.').map(quoted).collect::<Vec<_>>().join(".")
+}
+
 fn raw_row(row: &tokio_postgres::Row) -> StoreResult<(RawRow, bool)> {
     let bytes = |column| Ok::<_, StoreError>(get::<Option<Raw<'_>>>(row, column)?.map(|raw| raw.0.to_vec()));
     let raw = RawRow {
@@ -252,11 +293,11 @@ impl Table for PostgresStatusTable {
         if !unique {
             return Err(not_unique(o));
         }
-        let mut condition = Condition { warnings: index_warning(o, &indexes).into_iter().collect() };
+        let mut condition = Condition { warnings: index_warning(o, &indexes).into_iter().collect(), is_large: false };
         let sql = "SELECT greatest(reltuples, 0)::bigint FROM pg_class WHERE oid = to_regclass($1)";
         let rows = self.ask(&self.other, sql, &[(&table, Type::TEXT)]).await?;
         let count: i64 = rows.first().map_or(Ok(0), |row| get(row, 0))?;
-        condition.warnings.extend(crate::status::size_warning(o, unsigned(count)));
+        condition.is_large = unsigned(count) >= crate::status::LARGE;
         // An enumeration refuses words that it has not: better now than at the first mark.
         for word in [&o.pending, &o.sent].into_iter().chain(o.dead.as_ref()) {
             let sql = format!("SELECT {} IS NULL", self.status(&kinds, "$1"));
@@ -444,26 +485,71 @@ impl Table for PostgresStatusTable {
             .collect()
     }
 
+    async fn make_archive(&self, archive: &Archive) -> StoreResult<()> {
+        let sql = format!(
+            "CREATE TABLE IF NOT EXISTS {} (LIKE {} INCLUDING DEFAULTS INCLUDING CONSTRAINTS INCLUDING INDEXES)",
+            schema_quoted(&archive.table),
+            self.table()
+        );
+        self.write(&sql, &[]).await.map(drop)
+    }
+
+    async fn archive(&self, archive: &Archive, limit: usize) -> StoreResult<u64> {
+        let kinds = self.kinds(false).await?;
+        let o = &self.options;
+        let Some(before) = self.before(&self.table(), archive.after, &kinds).await? else { return Ok(0) };
+        let (id, table) = (quoted(&o.id), self.table());
+        let order = o.created_at.as_deref().map_or_else(|| id.clone(), |c| format!("{}, {id}", quoted(c)));
+        let mut names: Vec<String> = kinds.columns.keys().map(|name| quoted(name)).collect();
+        names.sort_unstable();
+        let names = names.join(", ");
+        let sql = format!(
+            "WITH old AS (SELECT {id} FROM {table} WHERE {} = {} AND {before} AND {GUARD} ORDER BY {order} LIMIT {limit} FOR UPDATE SKIP LOCKED),              gone AS (DELETE FROM {table} t USING old WHERE t.{id} = old.{id} RETURNING t.*),              kept AS (INSERT INTO {} ({names}) OVERRIDING SYSTEM VALUE SELECT {names} FROM gone RETURNING 1)              SELECT count(*) FROM kept",
+            quoted(&o.status),
+            self.status(&kinds, "$1"),
+            schema_quoted(&archive.table)
+        );
+        let rows = self.write_by(&self.archiver, &sql, &[(&o.sent, Type::TEXT)]).await?;
+        rows.first().map_or(Ok(0), |row| get::<i64>(row, 0)).map(unsigned)
+    }
+
+    async fn purge(&self, archive: &Archive, after: Duration, limit: usize) -> StoreResult<u64> {
+        let kinds = self.kinds(false).await?;
+        let a = schema_quoted(&archive.table);
+        let Some(before) = self.before(&a, after, &kinds).await? else { return Ok(0) };
+        let sql = format!(
+            "WITH gone AS (DELETE FROM {a} WHERE ctid = ANY (ARRAY(SELECT ctid FROM {a} WHERE {before} LIMIT {limit})) AND {GUARD} RETURNING 1)              SELECT count(*) FROM gone"
+        );
+        let rows = self.write_by(&self.archiver, &sql, &[]).await?;
+        rows.first().map_or(Ok(0), |row| get::<i64>(row, 0)).map(unsigned)
+    }
+
     async fn find(&self, id: &str) -> StoreResult<Option<Standing>> {
         let kinds = self.kinds(false).await?;
         let o = &self.options;
         let sent_at = o.sent_at.as_deref().map_or_else(|| "NULL::bigint".to_owned(), |c| kinds.micros(c));
-        // An id that is none of this type is no error: there is no such row.
-        let sql = format!(
-            "SELECT {}, {}::text, {sent_at} FROM {} WHERE {} = $1::text::{} LIMIT 1",
-            self.columns(&kinds, None),
-            quoted(&o.status),
-            self.table(),
-            quoted(&o.id),
-            kinds.of(&o.id)
-        );
         let id = clean(id);
-        let rows = match self.ask(&self.other, &sql, &[(&id, Type::TEXT)]).await {
-            Ok(rows) => rows,
-            Err(e) if e.kind == StoreErrorKind::Other && e.message.contains("invalid input syntax") => Vec::new(),
-            Err(e) if e.kind == StoreErrorKind::Other && e.message.contains("out of range") => Vec::new(),
-            Err(e) => return Err(e),
-        };
+        let archive = o.archive.as_ref().map(|archive| schema_quoted(&archive.table));
+        let mut rows = Vec::new();
+        for table in std::iter::once(self.table()).chain(archive) {
+            let sql = format!(
+                "SELECT {}, {}::text, {sent_at} FROM {table} WHERE {} = $1::text::{} LIMIT 1",
+                self.columns(&kinds, None),
+                quoted(&o.status),
+                quoted(&o.id),
+                kinds.of(&o.id)
+            );
+            // An id that is none of this type is no error: there is no such row.
+            let is_no_id =
+                |e: &StoreError| e.message.contains("invalid input syntax") || e.message.contains("out of range");
+            rows = match self.ask(&self.other, &sql, &[(&id, Type::TEXT)]).await {
+                Err(e) if e.kind == StoreErrorKind::Other && is_no_id(&e) => Vec::new(),
+                found => found?,
+            };
+            if !rows.is_empty() {
+                break;
+            }
+        }
         let Some(row) = rows.first() else { return Ok(None) };
         let (raw, _) = raw_row(row)?;
         let status: Option<String> = get(row, 9)?;
@@ -493,7 +579,7 @@ impl Table for PostgresStatusTable {
 
     async fn close(&self) {
         self.dialer.close();
-        for slot in [&self.poll, &self.rescan, &self.writer, &self.other] {
+        for slot in [&self.poll, &self.rescan, &self.writer, &self.other, &self.archiver] {
             slot.clear().await;
         }
     }

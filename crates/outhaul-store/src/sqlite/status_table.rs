@@ -1,5 +1,7 @@
 //! A table of the application's own with a status column.
 
+use std::time::Duration;
+
 use async_trait::async_trait;
 use outhaul_core::message::Row;
 use rusqlite::types::{Value, ValueRef};
@@ -10,7 +12,7 @@ use super::refusal::refusal;
 use super::session::{Access, Session};
 use super::unsigned;
 use crate::error::{StoreError, StoreErrorKind};
-use crate::options::{StatusTable, StoreOptions};
+use crate::options::{Archive, StatusTable, StoreOptions};
 use crate::row::{ByteBudget, RawRow, RowLimits};
 use crate::status::{Condition, Fetched, Mark, Place, Standing, Table, Wanted};
 use crate::store::{NewRow, StoreResult};
@@ -161,6 +163,27 @@ fn bytes_of(value: ValueRef<'_>) -> Option<Vec<u8>> {
     }
 }
 
+/// The columns of a table, as a list.
+fn columns_in(connection: &Connection, table: &str) -> StoreResult<String> {
+    let mut statement = connection.prepare_cached("SELECT name FROM pragma_table_info(?1)").map_err(refusal)?;
+    let names: Vec<String> = statement
+        .query_map([table], |row| row.get::<_, String>(0).map(|name| quoted(&name)))
+        .and_then(Iterator::collect)
+        .map_err(refusal)?;
+    Ok(names.join(", "))
+}
+
+/// A time so long ago, as a value like those of the column.
+fn before(connection: &Connection, table: &str, column: &str, after: Duration) -> StoreResult<String> {
+    let query = format!("SELECT typeof({column}) FROM {table} WHERE {column} IS NOT NULL LIMIT 1");
+    let kind: Option<String> = connection.query_row(&query, [], |row| row.get(0)).optional().map_err(refusal)?;
+    let seconds = after.as_secs();
+    Ok(match kind.as_deref() {
+        Some("integer") => format!("{NOW_US} - {}", after.as_micros()),
+        _ => format!("strftime('%Y-%m-%d %H:%M:%f', 'now', '-{seconds} seconds')"),
+    })
+}
+
 fn shown(value: ValueRef<'_>) -> String {
     String::from_utf8_lossy(&bytes_of(value).unwrap_or_default()).into_owned()
 }
@@ -200,7 +223,14 @@ fn inspect(connection: &Connection, sql: &Sql) -> StoreResult<Condition> {
     }
     let first: Vec<Vec<String>> =
         indexes.into_iter().map(|(_, columns)| columns.split(',').map(str::to_owned).collect()).collect();
-    Ok(Condition { warnings: crate::status::index_warning(o, &first).into_iter().collect() })
+    // An estimate that costs nothing: rows are rarely deleted.
+    let rows: Option<i64> = connection
+        .query_row(&format!("SELECT max(rowid) FROM {}", sql.table), [], |row| row.get(0))
+        .optional()
+        .ok()
+        .flatten();
+    let is_large = rows.is_some_and(|rows| unsigned(rows) >= crate::status::LARGE);
+    Ok(Condition { warnings: crate::status::index_warning(o, &first).into_iter().collect(), is_large })
 }
 
 fn rows(connection: &Connection, sql: &Sql, ids: &[String], max_bytes: usize) -> StoreResult<Fetched> {
@@ -324,24 +354,103 @@ impl Table for SqliteStatusTable {
             .await
     }
 
+    async fn make_archive(&self, archive: &Archive) -> StoreResult<()> {
+        let (sql, name) = (self.sql.clone(), archive.table.clone());
+        self.writer
+            .write(move |tx| {
+                let (a, o) = (quoted(&name), &sql.options);
+                let mut statements = vec![
+                    format!("CREATE TABLE IF NOT EXISTS {a} AS SELECT * FROM {} WHERE 0", sql.table),
+                    format!(
+                        "CREATE UNIQUE INDEX IF NOT EXISTS {} ON {a} ({})",
+                        quoted(&format!("{name}_{}", o.id)),
+                        sql.id
+                    ),
+                ];
+                statements.extend(sql.created.as_ref().map(|created| {
+                    let index = quoted(&format!("{name}_created"));
+                    format!("CREATE INDEX IF NOT EXISTS {index} ON {a} ({created})")
+                }));
+                statements.iter().try_for_each(|s| tx.execute_batch(s).map_err(refusal))
+            })
+            .await
+    }
+
+    async fn archive(&self, archive: &Archive, limit: usize) -> StoreResult<u64> {
+        let (sql, archive) = (self.sql.clone(), archive.clone());
+        self.writer
+            .write(move |tx| {
+                let Some(created) = &sql.created else { return Ok(0) };
+                let query = format!(
+                    "SELECT {} FROM {} WHERE {} = ?1 AND {created} < {} ORDER BY {created}, {} LIMIT {limit}",
+                    sql.id,
+                    sql.table,
+                    sql.status,
+                    before(tx, &sql.table, created, archive.after)?,
+                    sql.id
+                );
+                let mut statement = tx.prepare_cached(&query).map_err(refusal)?;
+                let ids: Vec<Value> = statement
+                    .query_map([&sql.options.sent], |row| row.get(0))
+                    .and_then(Iterator::collect)
+                    .map_err(refusal)?;
+                let columns = columns_in(tx, &sql.options.table)?;
+                let copy = format!(
+                    "INSERT INTO {} ({columns}) SELECT {columns} FROM {} WHERE {} = ?1",
+                    quoted(&archive.table),
+                    sql.table,
+                    sql.id
+                );
+                let mut copy = tx.prepare_cached(&copy).map_err(refusal)?;
+                let delete = format!("DELETE FROM {} WHERE {} = ?1", sql.table, sql.id);
+                let mut delete = tx.prepare_cached(&delete).map_err(refusal)?;
+                for id in &ids {
+                    copy.execute([id]).map_err(refusal)?;
+                    delete.execute([id]).map_err(refusal)?;
+                }
+                Ok(ids.len() as u64)
+            })
+            .await
+    }
+
+    async fn purge(&self, archive: &Archive, after: Duration, limit: usize) -> StoreResult<u64> {
+        let (sql, name) = (self.sql.clone(), archive.table.clone());
+        self.writer
+            .write(move |tx| {
+                let Some(created) = &sql.created else { return Ok(0) };
+                let a = quoted(&name);
+                let query = format!(
+                    "DELETE FROM {a} WHERE rowid IN (SELECT rowid FROM {a} WHERE {created} < {} ORDER BY {created} LIMIT {limit})",
+                    before(tx, &a, created, after)?
+                );
+                tx.execute(&query, []).map(|n| n as u64).map_err(refusal)
+            })
+            .await
+    }
+
     async fn find(&self, id: &str) -> StoreResult<Option<Standing>> {
         let (sql, id) = (self.sql.clone(), id.to_owned());
         self.poll
             .read(move |tx| {
                 let sent_at = sql.options.sent_at.as_deref().map_or_else(|| "NULL".to_owned(), |c| micros(&quoted(c)));
-                let query = format!(
-                    "SELECT {}, {}, {sent_at} FROM {} WHERE {} = ?1",
-                    sql.columns(),
-                    sql.status,
-                    sql.table,
-                    sql.id
-                );
-                let mut statement = tx.prepare_cached(&query).map_err(refusal)?;
-                let found = statement.query_row([&id], |row| {
-                    let (raw, status, sent_at_us) = (sql.row(row)?, shown(row.get_ref(8)?), row.get(9)?);
-                    Ok((raw, status, sent_at_us))
-                });
-                let found = found.optional().map_err(refusal)?;
+                let look = |table: &str| {
+                    let query = format!(
+                        "SELECT {}, {}, {sent_at} FROM {table} WHERE {} = ?1",
+                        sql.columns(),
+                        sql.status,
+                        sql.id
+                    );
+                    let mut statement = tx.prepare_cached(&query).map_err(refusal)?;
+                    let found = statement.query_row([&id], |row| {
+                        let (raw, status, sent_at_us) = (sql.row(row)?, shown(row.get_ref(8)?), row.get(9)?);
+                        Ok((raw, status, sent_at_us))
+                    });
+                    found.optional().map_err(refusal)
+                };
+                let found = match (look(&sql.table)?, &sql.options.archive) {
+                    (None, Some(archive)) => look(&quoted(&archive.table))?,
+                    (found, _) => found,
+                };
                 Ok(found.map(|(raw, status, sent_at_us): (RawRow, String, Option<i64>)| {
                     let row: Row = raw.into_row(sql.limits);
                     Standing { row, status, sent_at_us }

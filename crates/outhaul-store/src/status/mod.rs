@@ -37,7 +37,7 @@ use crate::acts::{
     ActRecord, ActsWanted, CancelRequest, ListedParked, NewAct, ParkedCount, ParkedQuery, PauseStatus, ReplayProgress,
 };
 use crate::error::{StoreError, StoreErrorKind};
-use crate::options::{DatabaseKind, InitPlan, StatusTable};
+use crate::options::{Archive, DatabaseKind, InitPlan, StatusTable};
 use crate::store::{
     Exported, Found, InstanceStatus, LeaseRound, NewRow, NumberedReceipts, Prunable, PruneRequest, Pruned, ReadPurpose,
     ReadRequest, ReadRows, Recovery, Resharded, SchemaInfo, ShardStatus, Store, StoreResult, StoredChunk, StoredParked,
@@ -63,6 +63,11 @@ const REST_MAX: Duration = Duration::from_millis(200);
 /// How long a rescan lists places; the next one goes on behind them.
 const LISTING_MAX: Duration = Duration::from_secs(3);
 
+/// Rows of a step of archiving, least and most.
+const ARCHIVE_STEP: (usize, usize) = (100, 2_000);
+/// How long such a step takes, at least and at most, before it is made larger or smaller.
+const ARCHIVE_TAKES: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(50));
+
 /// Where reads begin, and when the next poll may.
 #[derive(Default)]
 struct Pace {
@@ -74,6 +79,8 @@ struct Pace {
     /// The last rescan was cut behind this row.
     rescanned: Option<Place>,
     next: Option<Instant>,
+    /// Rows of the next step of archiving.
+    archive_step: usize,
 }
 
 impl Pace {
@@ -161,18 +168,7 @@ pub(crate) fn index_warning(table: &StatusTable, indexes: &[Vec<String>]) -> Opt
 }
 
 /// Rows of a table from which on its size is a matter of its own.
-const LARGE: u64 = 20_000_000;
-
-/// What is unwise about a table's size.
-pub(crate) fn size_warning(table: &StatusTable, rows: u64) -> Option<String> {
-    (rows >= LARGE).then(|| {
-        format!(
-            "table {} has about {} million rows: move those that were sent out of it, polls and marks get slower with it",
-            table.table,
-            rows / 1_000_000
-        )
-    })
-}
+pub(crate) const LARGE: u64 = 5_000_000;
 
 /// Columns and values of a row to insert, but for its time.
 pub(crate) fn columns_of<'t>(table: &'t StatusTable, row: &NewRow) -> StoreResult<(Vec<&'t str>, Vec<Vec<u8>>)> {
@@ -339,6 +335,25 @@ impl StatusStore {
         Ok(answer)
     }
 
+    /// One step of archiving. How many rows it takes follows the time that it takes: nobody else should notice.
+    async fn archive(&self, archive: &Archive, pruned: &mut Pruned) -> StoreResult<()> {
+        let limit = lock(&self.pace).archive_step.clamp(ARCHIVE_STEP.0, ARCHIVE_STEP.1);
+        let begun = Instant::now();
+        let archiving = |e: StoreError| e.while_doing("archiving rows of the status table");
+        pruned.archived = self.table.archive(archive, limit).await.map_err(archiving)?;
+        if let Some(after) = archive.purge_after {
+            pruned.purged = self.table.purge(archive, after, limit).await.map_err(archiving)?;
+        }
+        pruned.more |= pruned.archived.max(pruned.purged) >= limit as u64;
+        let took = begun.elapsed();
+        lock(&self.pace).archive_step = match took {
+            t if t > ARCHIVE_TAKES.1 => limit / 2,
+            t if t < ARCHIVE_TAKES.0 => limit + limit / 2,
+            _ => limit,
+        };
+        Ok(())
+    }
+
     /// What the log holds and may be waiting in the table is known before the first poll.
     async fn learn(&self, recovery: &Recovery) -> StoreResult<()> {
         lock(&self.ledger).begin_anew();
@@ -371,7 +386,11 @@ impl Store for StatusStore {
         if plan.shards != 1 {
             return Err(StoreError::new(StoreErrorKind::Configuration, "a status table is one shard"));
         }
-        self.inner.init(plan).await
+        self.inner.init(plan).await?;
+        match &self.options.archive {
+            Some(archive) => self.table.make_archive(archive).await,
+            None => Ok(()),
+        }
     }
 
     async fn upgrade_plan(&self) -> StoreResult<Upgrade> {
@@ -396,9 +415,15 @@ impl Store for StatusStore {
             let what = format!("the tables have {} shards, and a status table is one", info.shards);
             return Err(StoreError::new(StoreErrorKind::WrongSchema, what));
         }
-        let Condition { warnings } = self.table.inspect().await?;
+        let Condition { warnings, is_large } = self.table.inspect().await?;
         info.mode = "status".into();
         info.warnings.extend(warnings);
+        if is_large && self.options.archive.is_none() {
+            info.warnings.push(format!(
+                "table {} has millions of rows and no archive: name one (status.archive), polls and marks get slower with it",
+                self.options.table
+            ));
+        }
         Ok(info)
     }
 
@@ -534,7 +559,13 @@ impl Store for StatusStore {
             None => vec![Exported { shard: SHARD, below, moved_at_us: i64::MAX }],
             Some(kept) => kept.iter().map(|e| Exported { below: e.below.min(below), ..*e }).collect(),
         };
-        self.inner.prune(&PruneRequest { exported: Some(exported), ..request.clone() }).await
+        let mut pruned = self.inner.prune(&PruneRequest { exported: Some(exported), ..request.clone() }).await?;
+        if pruned.ran
+            && let Some(archive) = &self.options.archive
+        {
+            self.archive(archive, &mut pruned).await?;
+        }
+        Ok(pruned)
     }
 
     async fn order(&self, act: &NewAct) -> StoreResult<ActNumber> {

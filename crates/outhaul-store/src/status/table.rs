@@ -1,8 +1,11 @@
 //! What a status table is asked, in each database.
 
+use std::time::Duration;
+
 use async_trait::async_trait;
 use outhaul_core::message::Row;
 
+use crate::options::Archive;
 use crate::store::{NewRow, StoreResult};
 
 /// Where a row stands in the order in which rows are taken, as the database writes both values.
@@ -59,6 +62,8 @@ pub(crate) struct Fetched {
 pub(crate) struct Condition {
     /// Sentences for the operator.
     pub(crate) warnings: Vec<String>,
+    /// It has so many rows that they are a matter of their own.
+    pub(crate) is_large: bool,
 }
 
 /// A status table in one database. Ids are texts, as the database writes them; numbers, UUIDs and the like are turned
@@ -83,7 +88,17 @@ pub(crate) trait Table: Send + Sync {
     /// Inserts rows that wait. Returns their ids.
     async fn insert(&self, rows: &[NewRow]) -> StoreResult<Vec<String>>;
 
-    /// A row by its id, whatever its status.
+    /// Makes the archive, if it is not there: a table with the same columns.
+    async fn make_archive(&self, archive: &Archive) -> StoreResult<()>;
+
+    /// Moves rows that were delivered and are old enough into the archive, oldest first, at most `limit`, in one
+    /// transaction. Rows that others hold stay. Returns how many.
+    async fn archive(&self, archive: &Archive, limit: usize) -> StoreResult<u64>;
+
+    /// Deletes the oldest rows of the archive that are old enough, at most `limit`. Returns how many.
+    async fn purge(&self, archive: &Archive, after: Duration, limit: usize) -> StoreResult<u64>;
+
+    /// A row by its id, whatever its status, in the table or in its archive.
     async fn find(&self, id: &str) -> StoreResult<Option<Standing>>;
 
     /// How many rows wait, counted up to 100,000, and the age of the first of them, milliseconds, by the database's clock.
