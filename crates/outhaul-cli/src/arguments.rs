@@ -298,14 +298,33 @@ pub struct Enqueue {
 #[derive(Debug, Args)]
 pub struct Audit {
     /// Id of the message.
-    pub id: String,
+    #[arg(required_unless_present_any = ["key", "topic", "from", "to", "unsent"], conflicts_with_all = ["key", "topic", "from", "to", "unsent", "limit"])]
+    pub id: Option<String>,
     #[command(flatten)]
     pub source: Source,
     #[command(flatten)]
     pub which: Which,
     /// When it was written, about: 2026-03-01T12:30:00Z. Makes the search quick in a large log. A UUIDv7 says it itself.
-    #[arg(long, value_name = "TIME", value_parser = moment)]
+    #[arg(long, value_name = "TIME", value_parser = moment, requires = "id")]
     pub around: Option<i64>,
+    /// Messages with this key instead of one.
+    #[arg(long, value_name = "KEY")]
+    pub key: Option<String>,
+    /// Messages of these topics, in which `*` stands for any run of characters.
+    #[arg(long, value_name = "TOPIC")]
+    pub topic: Option<String>,
+    /// Messages that were written at this time or later.
+    #[arg(long, value_name = "TIME", value_parser = moment)]
+    pub from: Option<i64>,
+    /// Messages that were written before this time.
+    #[arg(long, value_name = "TIME", value_parser = moment)]
+    pub to: Option<i64>,
+    /// Messages that some destination does not have: in the table, on their way, or parked. Exit code 3 if there are any.
+    #[arg(long)]
+    pub unsent: bool,
+    /// Most messages to tell of.
+    #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub limit: u32,
 }
 
 /// `parked`.

@@ -16,6 +16,7 @@ use serde_json::json;
 
 use super::act::{ActReport, joined};
 use super::locate::{Place, locate};
+use super::search::{Found, Wanted, search};
 use super::{chosen, of_outbox, open};
 use crate::arguments::Audit;
 use crate::codes;
@@ -66,21 +67,67 @@ struct Delivery {
 }
 
 /// Tells what became of a message; one object or line for each message of the id. Exit code 3 if a destination has it
-/// among its dead.
+/// among its dead. Without an id: of all messages that fit.
 ///
 /// # Errors
 /// No message has the id; a database's, or the configuration's.
 pub async fn run(a: &Audit, json: bool) -> Outcome {
     let config = config::load(a.source.sources())?;
+    match &a.id {
+        Some(id) => of_id(&config, a, id, json).await,
+        None => of_many(&config, a, json).await,
+    }
+}
+
+async fn of_many(config: &Config, a: &Audit, json: bool) -> Outcome {
+    let (mut found, mut attention) = (0usize, false);
+    for outbox in chosen(config, a.which.outbox.as_deref())? {
+        let wanted = Wanted {
+            key: a.key.as_deref(),
+            topic: a.topic.as_deref(),
+            from_us: a.from,
+            to_us: a.to,
+            unsent: a.unsent,
+            limit: (a.limit as usize).saturating_sub(found),
+        };
+        let store = open(outbox).await?;
+        let told = async {
+            let Found { places, more } = search(&store, &wanted).await?;
+            Ok::<_, StoreError>((Box::pin(reports_of(&store, places, config)).await?, more))
+        };
+        let told = told.await.map_err(|e| of_outbox(e.into(), outbox));
+        store.close().await;
+        let (reports, more) = told?;
+        found += reports.len();
+        for report in reports {
+            attention |= a.unsent || report.deliveries.iter().any(|d| d.state == "dead");
+            if json {
+                output::json(&report)?;
+            } else {
+                output::line(sentence(&report))?;
+            }
+        }
+        if more {
+            eprintln!("{}: there are more than these {}: --limit N, or a narrower question", outbox.name, a.limit);
+        }
+    }
+    if found == 0 && !json {
+        eprintln!("{}", if a.unsent { "nothing waits" } else { "no message fits" });
+    }
+    Ok(if attention { Exit::Attention } else { Exit::Fine })
+}
+
+async fn of_id(config: &Config, a: &Audit, id: &str, json: bool) -> Outcome {
     let mut dead = false;
     let (mut found, mut cancelled) = (0usize, 0usize);
-    for outbox in chosen(&config, a.which.outbox.as_deref())? {
+    for outbox in chosen(config, a.which.outbox.as_deref())? {
         let store = open(outbox).await?;
-        let reports = Box::pin(reports(&store, a, &config)).await.map_err(|e| of_outbox(e.into(), outbox));
-        let acts = store.acts(&ActsWanted::MessageId(a.id.clone())).await.map_err(|e| of_outbox(e.into(), outbox));
+        let located = async { reports_of(&store, locate(&store, id, a.around).await?, config).await };
+        let reports = Box::pin(located).await.map_err(|e| of_outbox(e.into(), outbox));
+        let acts = store.acts(&ActsWanted::MessageId(id.to_owned())).await.map_err(|e| of_outbox(e.into(), outbox));
         // There is no index on the message's id: what the outbox has is not looked for there too.
         let transactions = match &reports {
-            Ok(reports) if reports.is_empty() => store.find_transactions(&a.id).await,
+            Ok(reports) if reports.is_empty() => store.find_transactions(id).await,
             _ => Ok(vec![]),
         };
         store.close().await;
@@ -95,9 +142,9 @@ pub async fn run(a: &Audit, json: bool) -> Outcome {
         for act in joined(acts?).into_iter().filter(|act| act.verb == Verb::Cancel.as_str()) {
             cancelled += 1;
             if json {
-                output::json(&json!({ "id": a.id, "cancelled": true, "acts": [act] }))?;
+                output::json(&json!({ "id": id, "cancelled": true, "acts": [act] }))?;
             } else {
-                output::line(format_args!("{} was cancelled on {} by {}: {}", a.id, act.at, act.actor, act.why))?;
+                output::line(format_args!("{id} was cancelled on {} by {}: {}", act.at, act.actor, act.why))?;
             }
         }
         for report in reports? {
@@ -111,7 +158,7 @@ pub async fn run(a: &Audit, json: bool) -> Outcome {
         }
     }
     if found == 0 && cancelled == 0 {
-        return Err(Failure::new(&codes::NOT_FOUND, format!("no message has the id {:?}", a.id)).into());
+        return Err(Failure::new(&codes::NOT_FOUND, format!("no message has the id {id:?}")).into());
     }
     if found > 1 {
         tracing::warn!(found, "several messages have this id");
@@ -157,9 +204,9 @@ fn transaction_sentence(r: &TransactionRecord) -> String {
     }
 }
 
-async fn reports(store: &Arc<dyn Store>, a: &Audit, config: &Config) -> Result<Vec<Report>, StoreError> {
+async fn reports_of(store: &Arc<dyn Store>, places: Vec<Place>, config: &Config) -> Result<Vec<Report>, StoreError> {
     let mut reports = vec![];
-    for place in locate(store, &a.id, a.around).await? {
+    for place in places {
         reports.push(match place {
             Place::Hot { row, due_at_us } => Report {
                 available_at: due_at_us.map(format_us),

@@ -136,6 +136,16 @@ async fn within(store: &Arc<dyn Store>, id: &str, window_us: Option<(i64, i64)>)
     Ok(places)
 }
 
+impl Place {
+    /// The message, where it is one and not a row.
+    pub fn message(&self) -> Option<&Message> {
+        match self {
+            Self::Logged { message, .. } | Self::Parked { message, .. } => Some(message),
+            Self::Hot { .. } | Self::Status { .. } => None,
+        }
+    }
+}
+
 fn unpack(stored: &StoredChunk, id: &str) -> Result<Vec<Place>, StoreError> {
     let damaged = |e: chunk::DecodeError| {
         let what = format!("chunk {} of shard {}: {e}", stored.base, stored.shard);

@@ -23,6 +23,7 @@ mod prune;
 mod relay;
 mod replay;
 mod reshard;
+mod search;
 mod shared_sink;
 mod status;
 mod validate;

@@ -295,10 +295,13 @@ impl StatusStore {
             }
         }
         if takes_new && !answer.cut && answer.rows.len() < limit && bytes > 0 {
-            let (places, more) = match listed {
+            let room = limit - answer.rows.len();
+            let (mut places, mut more) = match listed {
                 Some(listed) => listed,
-                None => self.list(limit - answer.rows.len()).await?,
+                None => self.list(room).await?,
             };
+            more |= places.len() > room;
+            places.truncate(room);
             let ids: Vec<String> = places.iter().map(|p| p.id.clone()).collect();
             let Fetched { rows, covered } = match ids.is_empty() {
                 true => Fetched::default(),
@@ -317,6 +320,9 @@ impl StatusStore {
                 }
             }
             drop(ledger);
+            if rescan && answer.cut {
+                lock(&self.pace).rescanned = None; // what was left out is behind the first row, too
+            }
             if !rescan {
                 let mut pace = lock(&self.pace);
                 match places.into_iter().take(covered).last() {

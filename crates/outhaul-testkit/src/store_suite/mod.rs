@@ -21,6 +21,7 @@ pub mod resolved;
 pub mod scheduled;
 pub mod schema;
 pub mod status_find;
+pub mod status_table;
 pub mod transaction;
 pub mod upgrade;
 
@@ -70,6 +71,9 @@ cases! { $
         the_password_is_never_shown
         every_shard_has_a_lease
         rows_in_no_shard_are_said
+    }
+    status_table {
+        every_row_is_handed_out_once
     }
     upgrade {
         earlier_tables_are_brought_up
