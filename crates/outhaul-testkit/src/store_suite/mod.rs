@@ -74,6 +74,7 @@ cases! { $
     }
     status_table {
         every_row_is_handed_out_once
+        a_backlog_comes_in_order
     }
     upgrade {
         earlier_tables_are_brought_up
