@@ -15,6 +15,7 @@ mod parked;
 mod raw;
 mod rocketmq;
 mod scale;
+mod status_table;
 mod transactional;
 
 use clap::{Parser, Subcommand, ValueEnum};
@@ -64,6 +65,8 @@ enum What {
     Scale(scale::Arguments),
     /// A million refused messages: memory, lists, and how soon a redrive takes effect.
     Parked(parked::Arguments),
+    /// Polls of a table with a status column: with each index and with none, and what writers feel of the archiver.
+    StatusTable(status_table::Arguments),
     /// What a transactional message costs beside an outbox row, and beside a send after the commit.
     Transactional(transactional::Arguments),
     /// A relay in a process of its own, for the other commands.
@@ -96,6 +99,7 @@ async fn run(arguments: Arguments) {
         What::Fanout(a) => fanout::run(a).await,
         What::Scale(a) => scale::run(a).await,
         What::Parked(a) => parked::run(a).await,
+        What::StatusTable(a) => status_table::run(a).await,
         What::Transactional(a) => transactional::run(a).await,
         What::Child(a) => child::run(a).await,
         What::Sends(a) => rocketmq::sends::run(a).await,

@@ -56,6 +56,15 @@ fn scale() {
 }
 
 #[test]
+fn status_table() {
+    for db in ["sqlite", "mariadb", "mysql", "postgres"] {
+        let printed = bench(&["status-table", "--db", db, "--sent", "3000", "--pending", "450", "--seconds", "1"]);
+        assert_eq!(printed.lines().filter(|line| line.starts_with("index ")).count(), 3, "{printed}");
+        assert!(printed.contains("INSERT with the archiver") && !printed.contains(" 0 rows archived/s"), "{printed}");
+    }
+}
+
+#[test]
 fn inbox() {
     for db in ["sqlite", "mariadb", "postgres"] {
         let printed = bench(&["inbox", "--db", db, "--transactions", "20"]);

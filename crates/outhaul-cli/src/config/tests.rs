@@ -221,12 +221,42 @@ fn what_must_hold_between_the_parts() {
     assert!(problem(&(destination("t", "") + &destination("t", ""))).starts_with("OUT-3008 "));
     assert!(problem(&destination("-", "")).starts_with("OUT-3005 "));
     assert!(problem("[[outbox]]\nurl = \"b.db\"\n").starts_with("OUT-3008 "));
-    assert!(problem("mode = \"status\"\n").starts_with("OUT-3012 outhaul.toml line 3"));
+    let two = "mode = \"status\"\n[[route]]\ntopic = \"*\"\nto = [\"a\", \"b\"]\n";
+    let told =
+        refused(&format!("[[outbox]]\nurl = \"a.db\"\n{two}{}", destination("a", "") + &destination("b", "")), &[]);
+    assert!(matches!(&told[..], [one] if one.starts_with("OUT-3012 outhaul.toml line 6")), "{told:?}");
     assert!(problem("[admin]\nlisten = \"127.0.0.1:7070\"\n").starts_with("OUT-3013 "));
     assert!(problem("[[destination]]\nname = \"k\"\nkind = \"kafka\"\n").starts_with("OUT-2001 outhaul.toml line 5: "));
     assert!(problem("[[destination]]\nname = \"k\"\nkind = \"kafak\"\n").starts_with("OUT-2002 "));
     assert!(problem("[[destination]]\nname = \"k\"\nkind = \"file\"\n").starts_with("OUT-2003 "));
     assert!(refused("", &[])[0].starts_with("OUT-3007 "));
+}
+
+#[test]
+fn keys_of_a_status_table() {
+    let file = |mode: &str, more: &str| format!("[[outbox]]\nurl = \"a.db\"\nmode = \"{mode}\"\n{more}");
+    let table = |more: &str| read(&file("status", more), &[]).unwrap().outboxes[0].store.status.clone().unwrap();
+    let t = table("");
+    assert_eq!((t.table.as_str(), t.key, t.headers, t.dead, t.archive), ("outbox", None, None, None, None));
+    let t = table(
+        "table = \"m\"\ncolumns.msg_key = \"k\"\nstatus.dead = \"D\"\nstatus.archive = \"a\"\nstatus.sent_at = \"none\"\n",
+    );
+    assert_eq!((t.table.as_str(), t.key.as_deref(), t.dead.as_deref(), t.sent_at), ("m", Some("k"), Some("D"), None));
+    assert_eq!(t.archive.unwrap().after.as_secs(), 7 * 24 * 3_600);
+    assert!(read(&file("move", ""), &[]).unwrap().outboxes[0].store.status.is_none());
+    for (mode, wrong) in [
+        ("move", "status.column = \"s\""),
+        ("status", "columns.seq = \"s\""),
+        ("status", "columns.available_at = \"s\""),
+        ("status", "transactions.fallback = true"),
+        ("status", "status.sent = \"pending\""),
+        ("status", "status.interval = \"6s\""),
+        ("status", "status.archive_after = \"6d\""),
+        ("status", "status.archive = \"a\"\nstatus.purge_after = \"6d\""),
+    ] {
+        let told = refused(&file(mode, &format!("{wrong}\n")), &[]);
+        assert!(matches!(&told[..], [one] if one.starts_with("OUT-3005 ")), "{wrong}: {told:?}");
+    }
 }
 
 #[test]
@@ -255,10 +285,11 @@ fn limits_of_a_destination() {
 
 #[test]
 fn all_of_them_together() {
-    let file = "[relay]\nlease_tll = 1\n[[outbox]]\nurl = \"mysql://u:${NOPE}@h/d\"\nmode = \"status\"\n[[route]]\ntopic = \"*\"\nto = [\"x\"]\n";
+    let file = "[relay]\nlease_tll = 1\n[[outbox]]\nurl = \"mysql://u:${NOPE}@h/d\"\nmode = \"status\"\n[[route]]\ntopic = \"*\"\nto = [\"x\", \"x\"]\n";
     let mut codes: Vec<String> =
         refused(file, &[("OUTHAUL__RELAX__X", "1")]).iter().map(|p| p[..8].to_owned()).collect();
     codes.sort();
+    codes.dedup();
     assert_eq!(codes, ["OUT-3003", "OUT-3006", "OUT-3009", "OUT-3012", "OUT-3016"]);
 }
 

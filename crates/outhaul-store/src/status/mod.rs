@@ -334,9 +334,10 @@ impl StatusStore {
         }
         drop(looking);
         if !rescan {
-            let least = |interval| began + interval;
-            let adaptive = || Instant::now() + (began.elapsed() * REST_FACTOR).min(REST_MAX);
-            lock(&self.pace).next = Some(self.options.interval.map_or_else(adaptive, least));
+            // While there is more, nothing is gained by waiting.
+            let rest = if answer.cut { Duration::ZERO } else { (began.elapsed() * REST_FACTOR).min(REST_MAX) };
+            let next = self.options.interval.map_or_else(|| Instant::now() + rest, |interval| began + interval);
+            lock(&self.pace).next = Some(next);
         }
         Ok(answer)
     }
