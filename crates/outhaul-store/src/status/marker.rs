@@ -75,6 +75,7 @@ impl Recent {
 }
 
 /// A dead message whose row is not marked yet.
+#[derive(Clone)]
 enum Died {
     /// By its id.
     Row(String),
@@ -244,7 +245,7 @@ impl Marker {
         for (destination, proven) in lanes {
             more |= self.mark_lane(&destination, proven, epoch).await?;
         }
-        self.keep(!more).await?;
+        self.keep().await?;
         Ok(more)
     }
 
@@ -391,12 +392,16 @@ impl Marker {
 
     async fn mark_dead(&self) -> StoreResult<bool> {
         let (died, query, epoch) = {
-            let mut state = lock(&self.state);
-            (std::mem::take(&mut state.died), state.dead_from.clone(), state.epoch)
+            let state = lock(&self.state);
+            (state.died.clone(), state.dead_from.clone(), state.epoch)
         };
-        if let Err(e) = self.mark_died(&died).await {
-            lock(&self.state).died.extend(died);
-            return Err(e);
+        // They go once they are marked: a call may be dropped half-way.
+        self.mark_died(&died).await?;
+        {
+            let mut state = lock(&self.state);
+            if state.epoch == epoch {
+                state.died.drain(..died.len());
+            }
         }
         let Some(query) = query else { return Ok(false) };
         let page = self.inner.list_parked(&query, BATCH as u32).await?;
@@ -427,11 +432,11 @@ impl Marker {
     }
 
     /// Stores the marks, not too often.
-    async fn keep(&self, now: bool) -> StoreResult<()> {
+    async fn keep(&self) -> StoreResult<()> {
         let text = {
             let mut state = lock(&self.state);
             let due = state.kept_at.is_none_or(|at| at.elapsed() >= KEEP_EVERY);
-            if !state.unkept || !(due || (now && state.kept_at.is_none())) {
+            if !state.unkept || !due {
                 return Ok(());
             }
             state.kept_at = Some(Instant::now());
@@ -465,8 +470,11 @@ impl Marker {
     pub(super) async fn finish(&self) {
         let rest = async {
             while self.step().await? {}
-            lock(&self.state).kept_at = None;
-            self.keep(true).await
+            {
+                let mut state = lock(&self.state);
+                (state.kept_at, state.unkept) = (None, !state.lanes.is_empty());
+            }
+            self.keep().await
         };
         match tokio::time::timeout(FINISH_MAX, rest).await {
             Ok(Ok(())) | Err(_) => {}
