@@ -55,10 +55,10 @@ pub async fn open(options: StoreOptions) -> Result<Arc<dyn Store>, StoreError> {
             #[allow(unreachable_patterns)]
             kind => return Err(StoreError::new(StoreErrorKind::Unsupported, format!("{kind} is not in this build"))),
         };
-        let inner = open_tables(options).await?;
+        let inner = Box::pin(open_tables(options)).await?;
         return Ok(Arc::new(status::StatusStore::new(inner, rows, table)));
     }
-    open_tables(options).await
+    Box::pin(open_tables(options)).await
 }
 
 async fn open_tables(options: StoreOptions) -> Result<Arc<dyn Store>, StoreError> {

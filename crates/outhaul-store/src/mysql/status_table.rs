@@ -298,7 +298,7 @@ fn push_ids(statement: &mut Statement, ids: &[String], kind: IdKind) {
 /// Bytes of hexadecimal digits, or of a UUID.
 fn unhex(text: &str) -> Option<Vec<u8>> {
     let text = text.replace('-', "");
-    if text.len() % 2 != 0 || !text.is_ascii() {
+    if !text.len().is_multiple_of(2) || !text.is_ascii() {
         return None;
     }
     (0..text.len()).step_by(2).map(|at| u8::from_str_radix(text.get(at..at + 2)?, 16).ok()).collect()
@@ -368,8 +368,8 @@ impl Table for MySqlStatusTable {
             question.push_text(&o.table).push(" AND column_name = ").push_text(&o.status);
             let (rows, _) = self.ask(&self.other, question).await?;
             let words = rows.into_iter().next().map(|mut row| text(&mut row, 0)).transpose()?.unwrap_or_default();
-            let wanted = [&o.pending, &o.sent].into_iter().chain(o.dead.as_ref());
-            for word in wanted.filter(|word| !words.contains(&super::values::literal(word))) {
+            let mut wanted = [&o.pending, &o.sent].into_iter().chain(o.dead.as_ref());
+            if let Some(word) = wanted.find(|word| !words.contains(&super::values::literal(word))) {
                 let what = format!("column {} of table {} is {words}, which has no {word}", o.status, o.table);
                 return Err(StoreError::new(StoreErrorKind::WrongSchema, what));
             }

@@ -325,7 +325,7 @@ impl StatusStore {
             }
             if !rescan {
                 let mut pace = lock(&self.pace);
-                match places.into_iter().take(covered).last() {
+                match covered.checked_sub(1).and_then(|n| places.into_iter().nth(n)) {
                     Some(last) if answer.cut => pace.tail = Some(last),
                     _ if !answer.cut => pace.tail = None,
                     _ => {}
