@@ -96,10 +96,21 @@ impl Pace {
         Wanted::From(self.bookmarks.front().and_then(|(_, created)| created.clone()))
     }
 
-    fn saw(&mut self, last: Option<&Place>, now: Instant) {
-        self.newest = last.and_then(|p| p.created.clone()).or(self.newest.take());
+    /// A poll has found these new rows.
+    fn saw(&mut self, new: &[Place], now: Instant) {
+        self.newest = new.last().and_then(|p| p.created.clone()).or(self.newest.take());
         if self.bookmarks.back().is_none_or(|(at, _)| now.duration_since(*at) >= BOOKMARK_EVERY) {
             self.bookmarks.push_back((now, self.newest.clone()));
+        }
+    }
+
+    /// A rescan has found these new rows. Where one lies before what polls look at, a clock was wrong, or rows come later
+    /// than they should: polls begin anew. (Times are compared as texts. Where that is wrong, only a rescan is.)
+    fn rescan_saw(&mut self, new: &[Place]) {
+        let from = self.bookmarks.front().and_then(|(_, created)| created.as_ref());
+        if from.is_some_and(|from| new.iter().any(|p| p.created.as_ref().is_some_and(|created| created < from))) {
+            self.bookmarks.clear();
+            self.newest = None;
         }
     }
 }
@@ -222,8 +233,8 @@ impl StatusStore {
         let most = limit + 1 + passed;
         let page = self.table.waiting(&wanted, most, false).await?;
         let (full, last) = (page.len() >= most, page.last().cloned());
-        lock(&self.pace).saw(last.as_ref(), Instant::now());
         let mut found = self.unknown(page);
+        lock(&self.pace).saw(&found, Instant::now());
         let cut = full || found.len() > limit;
         found.truncate(limit);
         if cut && found.is_empty() {
@@ -251,6 +262,7 @@ impl StatusStore {
             wanted = Wanted::Behind(last);
         }
         found.truncate(limit);
+        lock(&self.pace).rescan_saw(&found);
         Ok((found, false))
     }
 

@@ -75,6 +75,7 @@ cases! { $
     status_table {
         every_row_is_handed_out_once
         a_backlog_comes_in_order
+        a_time_in_the_future_blinds_no_poll
     }
     upgrade {
         earlier_tables_are_brought_up

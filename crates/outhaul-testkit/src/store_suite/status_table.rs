@@ -253,3 +253,34 @@ pub async fn a_backlog_comes_in_order(flavour: Flavour) {
     }
     assert_eq!(found, ordered);
 }
+
+/// A row whose time lies in the future does not keep polls from finding the others: the first rescan that finds one sets
+/// them right.
+pub async fn a_time_in_the_future_blinds_no_poll(flavour: Flavour) {
+    let f = table(flavour).await;
+    let insert = async |id: &str, at: &str| {
+        let values = format!("('{id}', 't', 'p', {at})");
+        f.database.execute(&format!("INSERT INTO outbox (id, topic, payload, created_at) VALUES {values}")).await;
+    };
+    let mut relay = Relay::start(&f, "relay").await;
+    let mut read = async |purpose| {
+        let ranges = relay.known.gaps(Run { first: 0, last: u64::MAX });
+        let request = ReadRequest { purpose, shards: vec![SHARD], ranges, limit: 100, max_bytes: 1 << 20 };
+        let rows = f.store.read(&request).await.expect("read").rows;
+        rows.iter().for_each(|row| _ = relay.known.insert(row.seq.0));
+        rows.into_iter().map(|row| row.id).collect::<Vec<_>>()
+    };
+    insert("future", "'2099-01-01 00:00:00'").await;
+    assert_eq!(read(ReadPurpose::Poll).await, ["future"]);
+    // Polls look behind it once it is the newest that was seen five seconds ago.
+    let mut n = 0;
+    super::fixture::until("polls have moved on", async || {
+        n += 1;
+        insert(&format!("n{n}"), &ago(flavour, 0)).await;
+        read(ReadPurpose::Poll).await.is_empty()
+    })
+    .await;
+    assert_eq!(read(ReadPurpose::Rescan).await, [format!("n{n}")]);
+    insert("after", &ago(flavour, 0)).await;
+    assert_eq!(read(ReadPurpose::Poll).await, ["after"]);
+}
