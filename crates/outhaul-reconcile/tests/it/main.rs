@@ -1,4 +1,5 @@
 //! Both sides against sets in memory.
+#![allow(clippy::unwrap_used)]
 
 use std::collections::BTreeMap;
 use std::io;
