@@ -27,8 +27,36 @@ pub struct Half {
     pub count: u64,
     /// How many records of [`Expectation::Echo`].
     pub echoes: u64,
-    /// The first of them, in no particular order.
+    /// Some of them, in no particular order: the first, and one of those that must be there if there is one.
     pub records: Vec<Record>,
+    /// How many of each expectation, in their order.
+    pub by_expectation: [u64; Expectation::COUNT],
+}
+
+impl Half {
+    /// How many records of an expectation.
+    pub fn of(&self, expectation: Expectation) -> u64 {
+        self.by_expectation.get(expectation as usize).copied().unwrap_or_default()
+    }
+
+    /// Takes a record of the id.
+    pub fn add(&mut self, record: Record) {
+        let first_must = record.expectation == Expectation::Must && self.of(Expectation::Must) == 0;
+        if let Some(count) = self.by_expectation.get_mut(record.expectation as usize) {
+            *count += 1;
+        }
+        if record.expectation == Expectation::Echo {
+            self.echoes += 1;
+        } else {
+            self.count += 1;
+        }
+        if self.records.len() >= KEPT && first_must {
+            self.records.pop();
+        }
+        if self.records.len() < KEPT {
+            self.records.push(record);
+        }
+    }
 }
 
 /// An id, and what both sides have of it.
@@ -181,14 +209,7 @@ pub fn compare<E: From<io::Error>>(
         }
         let group = group.get_or_insert_with(|| Group { id: record.id.clone(), ..Group::default() });
         let half = if side == 0 { &mut group.expected } else { &mut group.actual };
-        if record.expectation == Expectation::Echo {
-            half.echoes += 1;
-        } else {
-            half.count += 1;
-        }
-        if half.records.len() < KEPT {
-            half.records.push(record);
-        }
+        half.add(record);
     }
     group.map_or(Ok(()), each)
 }

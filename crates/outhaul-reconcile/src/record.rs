@@ -24,6 +24,9 @@ pub enum Expectation {
 }
 
 impl Expectation {
+    /// How many there are.
+    pub const COUNT: usize = 6;
+
     fn from_code(code: u8) -> io::Result<Self> {
         let all = [Self::Must, Self::Pending, Self::Parked, Self::Known, Self::GivenUp, Self::Echo];
         all.into_iter().find(|e| *e as u8 == code).ok_or_else(damaged)

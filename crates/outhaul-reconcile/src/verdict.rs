@@ -65,13 +65,12 @@ impl Counts {
 /// Judges an id by what both sides have of it. Of several expected records the one that demands most decides: one that must
 /// be there, then one that is under way, is parked, was given up.
 pub fn judge(group: &Group) -> Verdict {
-    let expected = || group.expected.records.iter().map(|r| r.expectation);
-    let asked = expected().filter(|e| *e != Expectation::Known).count();
-    if asked == 0 {
-        let known = group.expected.count > 0;
-        let actual_asked =
-            group.actual.records.iter().any(|r| !matches!(r.expectation, Expectation::Known | Expectation::Echo));
-        return if !known && actual_asked { Verdict::Stray } else { Verdict::Aside };
+    use Expectation::{GivenUp, Must, Parked, Pending};
+    let has = |expectation| group.expected.of(expectation) > 0;
+    let known = group.expected.count + group.expected.echoes > 0;
+    if ![Must, Pending, Parked, GivenUp].into_iter().any(has) {
+        let asked = group.actual.of(Must) > 0;
+        return if !known && asked { Verdict::Stray } else { Verdict::Aside };
     }
     if group.actual.count > group.expected.count {
         return Verdict::Duplicate;
@@ -79,12 +78,11 @@ pub fn judge(group: &Group) -> Verdict {
     if group.actual.count > 0 || group.actual.echoes > 0 {
         return Verdict::Fine;
     }
-    let has = |wanted| expected().any(|e| e == wanted);
-    if has(Expectation::Must) {
+    if has(Must) {
         Verdict::Missing
-    } else if has(Expectation::Pending) {
+    } else if has(Pending) {
         Verdict::Pending
-    } else if has(Expectation::Parked) {
+    } else if has(Parked) {
         Verdict::Parked
     } else {
         Verdict::GivenUp

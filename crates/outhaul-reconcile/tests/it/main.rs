@@ -147,10 +147,10 @@ fn what_cannot_be_compared_is_refused_and_nothing_is_taken() {
 
 #[test]
 fn verdicts() {
-    let half = |all: &[Expectation]| outhaul_reconcile::Half {
-        count: all.iter().filter(|e| **e != Expectation::Echo).count() as u64,
-        echoes: all.iter().filter(|e| **e == Expectation::Echo).count() as u64,
-        records: all.iter().map(|e| Record { expectation: *e, ..Record::default() }).collect(),
+    let half = |all: &[Expectation]| {
+        let mut half = outhaul_reconcile::Half::default();
+        all.iter().for_each(|e| half.add(Record { expectation: *e, ..Record::default() }));
+        half
     };
     let judged = |expected: &[Expectation], actual: &[Expectation]| {
         judge(&Group { id: vec![1], expected: half(expected), actual: half(actual) })
@@ -169,6 +169,9 @@ fn verdicts() {
     assert_eq!(judged(&[Must], &[Must, Echo]), Verdict::Fine, "one copy, seen in two places");
     assert_eq!(judged(&[], &[Echo]), Verdict::Aside);
     assert_eq!(judged(&[], &[Must]), Verdict::Stray);
+    assert_eq!(judged(&[[Known; 20].as_slice(), &[Must]].concat(), &[]), Verdict::Missing, "however many came before");
+    assert_eq!(judged(&[Echo, Must], &[Must, Must]), Verdict::Duplicate, "seen in two places and expected once");
+    assert_eq!(judged(&[Echo], &[Must]), Verdict::Aside);
     assert_eq!(judged(&[], &[Known]), Verdict::Aside);
     assert_eq!(judged(&[Known], &[Must]), Verdict::Aside);
     assert_eq!(judged(&[Known], &[]), Verdict::Aside);
