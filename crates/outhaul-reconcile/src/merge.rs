@@ -194,7 +194,7 @@ pub fn compare<E: From<io::Error>>(
     mut each: impl FnMut(Group) -> Result<(), E>,
 ) -> Result<(), E> {
     let of = expected.runs.len() + actual.runs.len();
-    let mut sources = Sources::new(memory_bytes);
+    let mut sources = Sources::new(memory_bytes / 2);
     for (side, sorted) in [(0, expected), (1, actual)] {
         for run in &sorted.runs {
             sources.add(sorted.spool.as_ref(), side, *run, of)?;

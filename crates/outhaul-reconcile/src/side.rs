@@ -42,6 +42,8 @@ pub struct Sorted {
 impl Side {
     /// A side whose runs lie in a folder, and which takes up to so much memory, in bytes, until it is finished.
     pub fn new(folder: &Path, memory_bytes: usize) -> Self {
+        // Allocators keep what was given back for a while: the next side, or the merge, has its own half then.
+        let memory_bytes = memory_bytes / 2;
         Self {
             folder: folder.to_owned(),
             memory: memory_bytes.clamp(MEMORY_MIN_BYTES, MEMORY_MAX_BYTES),

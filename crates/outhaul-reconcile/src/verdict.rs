@@ -72,7 +72,12 @@ pub fn judge(group: &Group) -> Verdict {
         let asked = group.actual.of(Must) > 0;
         return if !known && asked { Verdict::Stray } else { Verdict::Aside };
     }
-    if group.actual.count > group.expected.count {
+    // What is under way may have been counted under another expectation already.
+    let copies = match group.expected.count - group.expected.of(Pending) {
+        0 => group.expected.count,
+        copies => copies,
+    };
+    if group.actual.count > copies {
         return Verdict::Duplicate;
     }
     if group.actual.count > 0 || group.actual.echoes > 0 {

@@ -53,7 +53,7 @@ pub type Page = Vec<Vec<Cell>>;
 pub enum Wanted {
     /// A SELECT of the caller's. It runs in a transaction that may only read.
     Query(String),
-    /// The outbox table, also what is scheduled: id, created_at or NULL.
+    /// The outbox table, also what is scheduled: id, created_at or NULL, topic.
     Outbox,
     /// Messages of transactions that have committed: message's id, created_at.
     Transactions,
@@ -182,7 +182,8 @@ pub(crate) fn statement(
         Wanted::Outbox => {
             let columns = &options.columns;
             let created_at = columns.created_at.as_deref().map_or_else(|| "NULL".to_owned(), quoted);
-            format!("SELECT {}, {created_at} FROM {}", quoted(&columns.id), quoted(&options.outbox()))
+            let (id, topic) = (quoted(&columns.id), quoted(&columns.topic));
+            format!("SELECT {id}, {created_at}, {topic} FROM {}", quoted(&options.outbox()))
         }
         Wanted::Transactions => format!(
             "SELECT message_id, created_at FROM {} WHERE state <> 'rolled_back' AND message_id IS NOT NULL",

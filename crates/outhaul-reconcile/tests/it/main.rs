@@ -171,6 +171,7 @@ fn verdicts() {
     assert_eq!(judged(&[], &[Must]), Verdict::Stray);
     assert_eq!(judged(&[[Known; 20].as_slice(), &[Must]].concat(), &[]), Verdict::Missing, "however many came before");
     assert_eq!(judged(&[Echo, Must], &[Must, Must]), Verdict::Duplicate, "seen in two places and expected once");
+    assert_eq!(judged(&[Pending, Must], &[Must, Must]), Verdict::Duplicate, "moved while it was read");
     assert_eq!(judged(&[Echo], &[Must]), Verdict::Aside);
     assert_eq!(judged(&[], &[Known]), Verdict::Aside);
     assert_eq!(judged(&[Known], &[Must]), Verdict::Aside);

@@ -193,7 +193,8 @@ impl<'a> Enqueue<'a> {
         if rows.is_empty() {
             return Ok(());
         }
-        let stored = tokio::runtime::Handle::current().block_on(store_batch(self.asked.store, &rows));
+        let storing = store_batch(self.asked.store, &rows);
+        let stored = tokio::task::block_in_place(|| tokio::runtime::Handle::current().block_on(storing));
         let stored =
             stored.map_err(|f| f.while_doing(format_args!("{} messages before were enqueued", report.fixed)))?;
         report.fixed += stored.len() as u64;

@@ -96,11 +96,11 @@ impl Known<'_> {
     pub(super) async fn expected_at(&self, destination: &str, side: &mut Side) -> Result<Log, Failure> {
         let asked = self.asked;
         // The table first: what is moved meanwhile is in the log then. An echo is no copy besides it.
-        self.table(asked.outbox, Expectation::Echo, side).await?;
+        self.ids(asked.outbox, Wanted::Outbox, Some(destination), side).await?;
         self.transactions(side).await?;
         let log = self.log(asked.store, Part::Late, Some(destination), side).await?;
         for other in asked.config.outboxes.iter().filter(|o| o.name != asked.outbox.name) {
-            self.table(other, Expectation::Echo, side).await?;
+            self.ids(other, Wanted::Outbox, None, side).await?;
             let store = open(other).await?;
             let read = self.log_of_other(&store, side).await;
             store.close().await;
@@ -111,7 +111,7 @@ impl Known<'_> {
 
     /// What is in the outbox, as what a query is compared with.
     pub(super) async fn actual(&self, side: &mut Side) -> Result<Log, Failure> {
-        self.table(self.asked.outbox, Expectation::Echo, side).await?;
+        self.ids(self.asked.outbox, Wanted::Outbox, None, side).await?;
         self.transactions(side).await?;
         self.log(self.asked.store, Part::Late, None, side).await
     }
@@ -122,20 +122,17 @@ impl Known<'_> {
         self.log(self.asked.store, part, None, side).await.map(drop)
     }
 
-    async fn table(&self, outbox: &Outbox, expectation: Expectation, side: &mut Side) -> Result<(), Failure> {
-        self.ids(outbox, Wanted::Outbox, expectation, side).await
-    }
-
     /// Transactional messages go to their broker without the log. Tables of an earlier version have none.
     async fn transactions(&self, side: &mut Side) -> Result<(), Failure> {
-        self.ids(self.asked.outbox, Wanted::Transactions, Expectation::Echo, side).await
+        self.ids(self.asked.outbox, Wanted::Transactions, None, side).await
     }
 
+    /// Ids of a table. With a destination: those that the routes lead there are under way.
     async fn ids(
         &self,
         outbox: &Outbox,
         wanted: Wanted,
-        expectation: Expectation,
+        destination: Option<&str>,
         side: &mut Side,
     ) -> Result<(), Failure> {
         let optional = matches!(wanted, Wanted::Transactions);
@@ -151,9 +148,19 @@ impl Known<'_> {
                 let (id, at) = (cells.next().and_then(Cell::into_bytes), cells.next());
                 let Some(id) = id.filter(|id| !id.is_empty()) else { continue };
                 let at_ms = at.as_ref().and_then(time_of);
+                let topic = cells.next().and_then(Cell::into_bytes).unwrap_or_default();
+                let topic = String::from_utf8_lossy(&topic);
+                let under_way = destination.is_some_and(|d| self.leads_to(&topic, d))
+                    && self.asked.window.contains(at_ms)
+                    && self.topic.is_none_or(|pattern| matches(pattern, &topic));
+                let expectation = if under_way { Expectation::Pending } else { Expectation::Echo };
                 pushed(side, &Record { expectation, ..Record::new(id, at_ms) })?;
             }
         }
+    }
+
+    fn leads_to(&self, topic: &str, destination: &str) -> bool {
+        self.asked.config.routes.iter().any(|r| r.goes_to(destination) && matches(&r.topic, topic))
     }
 
     async fn log_of_other(&self, store: &Arc<dyn Store>, side: &mut Side) -> Result<(), Failure> {
@@ -326,7 +333,7 @@ impl Lanes {
         }
         if self.given_up.contains(&shard) {
             let asking = store.receipts_of(ShardId(shard), Position(position));
-            let rows = tokio::runtime::Handle::current().block_on(asking)?;
+            let rows = tokio::task::block_in_place(|| tokio::runtime::Handle::current().block_on(asking))?;
             let acts = rows.iter().flat_map(|row| &row.acts).filter(|t| t.destination == self.name);
             let mut gave_up = acts.filter(|t| matches!(t.verb, Verb::Skip | Verb::Drop));
             if gave_up.any(|t| t.positions.contains(position)) {
