@@ -240,6 +240,8 @@ async fn what_an_inbox_lacks_is_found_and_delivered_again(flavour: Flavour) {
     scene.database.execute("DELETE FROM inbox_message WHERE id IN ('m0003', 'm0050', 'm0051', 'm0099')").await;
     // This one was applied, and has left the table of messages since.
     scene.database.execute("INSERT INTO inbox (consumer, id) VALUES ('points', 'm0099')").await;
+    // This one was applied, and is still in both: it is one copy.
+    scene.database.execute("INSERT INTO inbox (consumer, id) VALUES ('points', 'm0001')").await;
     let found = scene.reconcile(&["--fix", "--yes"]).await.expect(0).json();
     let lost = ["m0003", "m0050", "m0051"].map(str::to_owned);
     assert_eq!((ids(&found["missing"]), &found["fixed"]), (lost.into(), &json!(3)), "{found}");
@@ -297,6 +299,18 @@ async fn what_is_under_way_or_parked_or_pruned_is_not_missing(flavour: Flavour) 
     let counts = &found["counts"];
     assert_eq!((&counts["stray"], &counts["missing"]), (&json!(0), &json!(0)), "{found}");
     assert!(counts["unknown"].as_u64().unwrap() > 0, "{found}");
+    // Nor is an order whose event may have been pruned: it is not enqueued a second time.
+    let query = "SELECT 'm0001', '2001-01-01T00:00:00Z', 'order-created', NULL, '1'";
+    let found =
+        scene.reconcile(&["--query", query, "--topic", "order-*", "--fix", "--yes", "--from", "beginning"]).await;
+    let found = found.json();
+    assert_eq!((&found["counts"]["unknown"], &found["fixed"]), (&json!(1), &json!(0)), "{found}");
+    let bad = scene.reconcile(&["--query", "DELETE FROM outbox"]).await;
+    assert!(bad.code == 1 || bad.code == 2, "{bad:?}");
+    let bad = scene.reconcile(&["--query", "SELECT 'a', 'yesterday'"]).await.expect(2);
+    assert!(bad.stderr.contains("row 1: its second column is no time"), "{}", bad.stderr);
+    let bad = scene.reconcile(&["--query", "SELECT nothing FROM nowhere"]).await;
+    assert!(bad.code == 1 && bad.stderr.contains("--query"), "{bad:?}");
 }
 
 /// A broker of its own whose store is put back to an earlier copy while no relay runs: exactly what it lost is found, and is
