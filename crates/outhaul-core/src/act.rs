@@ -432,7 +432,9 @@ mod tests {
 
     fn runs(all: impl IntoIterator<Item = u64>) -> Runs {
         let mut runs = Runs::new();
-        all.into_iter().for_each(|n| drop(runs.insert(n)));
+        for n in all {
+            runs.insert(n);
+        }
         runs
     }
 

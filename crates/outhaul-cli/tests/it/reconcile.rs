@@ -291,8 +291,16 @@ async fn what_is_under_way_or_parked_or_pruned_is_not_missing(flavour: Flavour) 
     let text = std::fs::read_to_string(&path).unwrap();
     let moved = text.replacen("\"created_at\":\"20", "\"created_at\":\"30", 1);
     std::fs::write(&path, &moved).unwrap();
-    let late = scene.reconcile(&["--from", &now]).await.expect(0).json();
+    let far = ["--from", "2090-01-01T00:00:00Z"];
+    let late = scene.reconcile(&far).await.expect(0).json();
     assert_eq!(late["counts"]["stray"], 0, "the log has it from before the window: {late}");
+    let line = moved.lines().find(|line| line.contains("\"created_at\":\"30")).unwrap();
+    let id = serde_json::from_str::<Value>(line).unwrap()["id"].as_str().unwrap().to_owned();
+    std::fs::write(&path, moved.clone() + &line.replace(&id, "nobodys") + "\n").unwrap();
+    let late = scene.reconcile(&far).await.expect(3).json();
+    assert_eq!(ids(&late["stray"]), ["nobodys".to_owned()].into(), "{late}");
+    let asked = scene.reconcile(&[&far[..], &["--query", "SELECT 'm0001'"]].concat()).await.expect(0).json();
+    assert_eq!((&asked["checked"], &asked["missing"]), (&json!(1), &json!([])), "also without a time: {asked}");
     std::fs::write(&path, &text).unwrap();
     scene.run(&["prune", "--retention", "0s"]).await.expect(0);
     let found = scene.reconcile(&[]).await.expect(0).json();
