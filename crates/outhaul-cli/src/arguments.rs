@@ -598,9 +598,9 @@ pub struct Reconcile {
     /// What is younger may be under way yet: it is not missing.
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = span)]
     pub settle: u64,
-    /// Examples of each kind to show.
-    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(0..=100_000))]
-    pub examples: u32,
+    /// Examples of each kind to show. Default: 10; with --json 1,000.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=100_000))]
+    pub examples: Option<u32>,
     /// Write all of them into files in this folder: EXPECTED-ACTUAL.missing.jsonl and so on.
     #[arg(long, value_name = "FOLDER")]
     pub out: Option<PathBuf>,

@@ -5,7 +5,7 @@ use std::collections::BinaryHeap;
 use std::io;
 
 use crate::record::{Expectation, FIXED_BYTES, Record};
-use crate::side::Sorted;
+use crate::side::{SHARES, Sorted};
 use crate::spool::Spool;
 
 /// What is read of a run at once, bytes: at least, and at most.
@@ -183,7 +183,7 @@ impl<'a> Sources<'a> {
     }
 }
 
-/// Walks through both sides by rising id, with up to so much memory, in bytes, for what is read. Each id comes once.
+/// Walks through both sides by rising id, with a third of so much memory, in bytes, for what is read. Each id comes once.
 ///
 /// # Errors
 /// A temporary file cannot be read, or `each` has failed.
@@ -194,7 +194,7 @@ pub fn compare<E: From<io::Error>>(
     mut each: impl FnMut(Group) -> Result<(), E>,
 ) -> Result<(), E> {
     let of = expected.runs.len() + actual.runs.len();
-    let mut sources = Sources::new(memory_bytes / 2);
+    let mut sources = Sources::new(memory_bytes / SHARES);
     for (side, sorted) in [(0, expected), (1, actual)] {
         for run in &sorted.runs {
             sources.add(sorted.spool.as_ref(), side, *run, of)?;

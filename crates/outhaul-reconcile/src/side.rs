@@ -9,6 +9,8 @@ use crate::spool::Spool;
 
 /// Least memory of a side, bytes.
 pub const MEMORY_MIN_BYTES: usize = 64 << 10;
+/// Parts of a comparison that take memory: two sides, and the merge.
+pub(crate) const SHARES: usize = 3;
 /// Most memory of a side, bytes: places in its buffer are numbers of 32 bits.
 const MEMORY_MAX_BYTES: usize = 2 << 30;
 /// What a record costs in the list that is sorted, bytes.
@@ -40,10 +42,11 @@ pub struct Sorted {
 }
 
 impl Side {
-    /// A side whose runs lie in a folder, and which takes up to so much memory, in bytes, until it is finished.
+    /// A side whose runs lie in a folder, of a comparison that takes up to so much memory, in bytes, of which a side
+    /// has a third until it is finished.
     pub fn new(folder: &Path, memory_bytes: usize) -> Self {
-        // Allocators keep what was given back for a while: the next side, or the merge, has its own half then.
-        let memory_bytes = memory_bytes / 2;
+        // Allocators keep what was given back for a while: the next side, and the merge, have their own share then.
+        let memory_bytes = memory_bytes / SHARES;
         Self {
             folder: folder.to_owned(),
             memory: memory_bytes.clamp(MEMORY_MIN_BYTES, MEMORY_MAX_BYTES),

@@ -116,10 +116,15 @@ impl Known<'_> {
         self.log(self.asked.store, Part::Late, None, side).await
     }
 
-    /// What the log held before what was read of it.
-    pub(super) async fn earlier(&self, log: &Log, side: &mut Side) -> Result<(), Failure> {
+    /// What the log held before what was read of it; and where it begins by now.
+    pub(super) async fn earlier(&self, log: &mut Log, side: &mut Side) -> Result<(), Failure> {
         let part = Part::Early(log.shards.iter().map(|(shard, (_, from))| (*shard, *from)).collect());
-        self.log(self.asked.store, part, None, side).await.map(drop)
+        let early = self.log(self.asked.store, part, None, side).await?;
+        for (shard, (begin, _)) in early.shards {
+            log.shards.entry(shard).and_modify(|known| known.0 = known.0.max(begin)).or_insert((begin, begin));
+        }
+        log.pruned_ms = log.pruned_ms.max(early.pruned_ms);
+        Ok(())
     }
 
     /// Transactional messages go to their broker without the log. Tables of an earlier version have none.
@@ -178,12 +183,7 @@ impl Known<'_> {
         let mut log = Log::default();
         for status in store.status().await? {
             let (shard, end) = (status.shard, status.log_end);
-            let first = store.read_log(shard, Position(0), 1).await?.into_iter().next();
-            let begin = first.as_ref().map_or(end, |c| c.base.min(end));
-            if begin > Position(0) {
-                let moved_ms = first.as_ref().map_or(self.asked.window.now_ms, |c| c.moved_at_us.div_euclid(1_000));
-                log.pruned_ms = Some(log.pruned_ms.map_or(moved_ms, |known| known.max(moved_ms)));
-            }
+            let begin = store.read_log(shard, Position(0), 1).await?.first().map_or(end, |c| c.base.min(end));
             let whole = PositionRange { from: begin, to: end };
             let (from, to) = match &part {
                 Part::Early(until) => (begin, until.get(&shard.0).map_or(begin, |until| Position(*until).max(begin))),
@@ -195,8 +195,15 @@ impl Known<'_> {
                     None => (begin, Position(u64::MAX)),
                 },
             };
-            log.shards.insert(shard.0, (begin.0, from.0));
             self.chunks(store, shard, (from, to), (&part, destination), (side, &mut log.topics)).await?;
+            // What was pruned meanwhile was perhaps not read.
+            let first = store.read_log(shard, Position(0), 1).await?.into_iter().next();
+            let begin = first.as_ref().map_or(end, |c| c.base).max(begin);
+            if begin > Position(0) {
+                let moved_ms = first.as_ref().map_or(self.asked.window.now_ms, |c| c.moved_at_us.div_euclid(1_000));
+                log.pruned_ms = log.pruned_ms.max(Some(moved_ms));
+            }
+            log.shards.insert(shard.0, (begin.0, from.0));
         }
         Ok(log)
     }

@@ -35,6 +35,10 @@ use crate::config::{self, Config, Destination, Outbox};
 use crate::failure::{Exit, Failure, Outcome};
 use crate::{codes, timestamp};
 
+/// Examples that are shown where nobody says how many: to people, and to programs.
+const EXAMPLES: u32 = 10;
+const JSON_EXAMPLES: u32 = 1_000;
+
 /// Compares, and mends what is missing if asked to. Exit code 3: something was found and is not mended.
 ///
 /// # Errors
@@ -80,7 +84,10 @@ impl Asked<'_> {
     }
 
     fn shown(&self) -> Shown<'_> {
-        Shown { examples: self.a.examples as usize, out: self.a.out.as_deref() }
+        Shown {
+            examples: self.a.examples.unwrap_or(if self.json { JSON_EXAMPLES } else { EXAMPLES }) as usize,
+            out: self.a.out.as_deref(),
+        }
     }
 
     // ---- the outbox against destinations ---------------------------------------------------------------------------
@@ -122,7 +129,7 @@ impl Asked<'_> {
         let known = Known { asked: self, topic: self.a.topic.as_deref(), delays: d.kind == "rocketmq" };
         let mut lanes = Lanes::of(self.store, &d.name).await?;
         let mut expected = self.side();
-        let log = known.expected_at(&d.name, &mut expected).await?;
+        let mut log = known.expected_at(&d.name, &mut expected).await?;
         let expected = finished(expected)?;
         let mut actual = self.side();
         let reach = destination::read(self, d, &log.topics, &mut actual).await?;
@@ -156,7 +163,7 @@ impl Asked<'_> {
         let strays = finished(strays)?;
         if !strays.is_empty() {
             let mut earlier = self.side();
-            known.earlier(&log, &mut earlier).await?;
+            known.earlier(&mut log, &mut earlier).await?;
             let earlier = finished(earlier)?;
             self.walk(&earlier, &strays, |group| {
                 let Some(record) = group.actual.records.first() else { return Ok(()) };
@@ -191,7 +198,7 @@ impl Asked<'_> {
         query::read(self, sql, &mut expected).await?;
         let expected = finished(expected)?;
         let mut actual = self.side();
-        let log = known.actual(&mut actual).await?;
+        let mut log = known.actual(&mut actual).await?;
         let actual = finished(actual)?;
 
         let mut report = Report::new("query", &self.outbox.name, self.shown())?;
@@ -212,7 +219,7 @@ impl Asked<'_> {
         let mut enqueue = Enqueue::new(self, self.a.fix && self.a.yes);
         if !missing.is_empty() {
             let mut earlier = self.side();
-            known.earlier(&log, &mut earlier).await?;
+            known.earlier(&mut log, &mut earlier).await?;
             let earlier = finished(earlier)?;
             self.walk(&missing, &earlier, |group| {
                 let Some(record) = missing_one(&group) else { return Ok(()) };
