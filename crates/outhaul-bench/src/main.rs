@@ -13,6 +13,7 @@ mod latency;
 mod measure;
 mod parked;
 mod raw;
+mod reconcile;
 mod rocketmq;
 mod scale;
 mod status_table;
@@ -69,6 +70,8 @@ enum What {
     StatusTable(status_table::Arguments),
     /// What a transactional message costs beside an outbox row, and beside a send after the commit.
     Transactional(transactional::Arguments),
+    /// The difference of two sides of ten million ids in 64 MiB, beside a `HashSet`.
+    Reconcile(reconcile::Arguments),
     /// A relay in a process of its own, for the other commands.
     #[command(hide = true)]
     Child(child::Arguments),
@@ -101,6 +104,7 @@ async fn run(arguments: Arguments) {
         What::Parked(a) => parked::run(a).await,
         What::StatusTable(a) => status_table::run(a).await,
         What::Transactional(a) => transactional::run(a).await,
+        What::Reconcile(a) => reconcile::run(&a),
         What::Child(a) => child::run(a).await,
         What::Sends(a) => rocketmq::sends::run(a).await,
         What::HandMade(a) => rocketmq::hand_made::run(a).await,

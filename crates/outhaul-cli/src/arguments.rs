@@ -106,6 +106,8 @@ pub enum Command {
     Inbox(Inbox),
     /// Deliver again what the log still holds, into a destination that had it or a new one, beside the relay.
     Replay(Replay),
+    /// Compare what was committed with what destinations have, or a business table with the outbox, id by id; --fix mends.
+    Reconcile(Box<Reconcile>),
     /// Show what operators ordered lately, and how far it has got.
     Acts(Acts),
     /// Delete what is settled and older than the retention, and merge small chunks.
@@ -584,6 +586,69 @@ pub struct Replay {
     pub actor: Option<String>,
 }
 
+/// `reconcile`.
+#[derive(Debug, Args)]
+pub struct Reconcile {
+    #[command(flatten)]
+    pub source: Source,
+    #[command(flatten)]
+    pub which: Which,
+    /// With --db: destinations to compare with, as for `relay`.
+    #[arg(id = "to_target", long = "with", value_name = "TARGET", requires = "db")]
+    pub to_target: Vec<String>,
+    /// What was created then or later: a moment such as 2026-03-01T12:30:00Z, or `beginning`.
+    #[arg(long, value_name = "TIME|beginning", value_parser = point, required = true)]
+    pub from: Option<Point>,
+    /// What was created before: a moment, or `now`.
+    #[arg(long, value_name = "TIME|now", value_parser = point, default_value = "now")]
+    pub to: Point,
+    /// This destination. Default: all that can be read (kinds file, inbox, rocketmq).
+    #[arg(long, value_name = "NAME", conflicts_with = "query")]
+    pub destination: Option<String>,
+    /// Compare what this SELECT gives with the outbox instead: columns id, created_at, and for --fix topic, key, payload.
+    #[arg(long, value_name = "SQL")]
+    pub query: Option<String>,
+    /// Database of the query. Default: that of the outbox.
+    #[arg(long, value_name = "URL", requires = "query")]
+    pub query_db: Option<String>,
+    /// Only messages whose topic matches; `*` stands for any run of characters.
+    #[arg(long, value_name = "PATTERN")]
+    pub topic: Option<String>,
+    /// What is younger may be under way yet: it is not missing.
+    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = span)]
+    pub settle: u64,
+    /// Examples of each kind to show. Default: 10; with --json 1,000.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=100_000))]
+    pub examples: Option<u32>,
+    /// Write all of them into files in this folder: EXPECTED-ACTUAL.missing.jsonl and so on.
+    #[arg(long, value_name = "FOLDER")]
+    pub out: Option<PathBuf>,
+    /// Say what would be mended; with --yes, do it: missing orders are enqueued, missing messages delivered again.
+    #[arg(long, conflicts_with = "transactions")]
+    pub fix: bool,
+    /// Mend.
+    #[arg(long, requires = "fix")]
+    pub yes: bool,
+    /// Why: it is recorded with what is delivered again.
+    #[arg(long, value_name = "TEXT", value_parser = reason)]
+    pub why: Option<String>,
+    /// Who: it is recorded with what is delivered again. Default: the name of the user.
+    #[arg(long, value_name = "NAME")]
+    pub actor: Option<String>,
+    /// List transactional messages that brokers have given up, and what the database says of each.
+    #[arg(long, conflicts_with_all = ["query", "fix"])]
+    pub transactions: bool,
+    /// Memory for what is compared: 64MiB.
+    #[arg(long, value_name = "SIZE", default_value = "64MiB", value_parser = size)]
+    pub memory: u64,
+    /// Folder for temporary files. Default: that of the system.
+    #[arg(long, value_name = "FOLDER")]
+    pub temp: Option<PathBuf>,
+    /// Longest time that reading a table or a query may take.
+    #[arg(long, value_name = "TIME", default_value = "1h", value_parser = span)]
+    pub limit: u64,
+}
+
 /// A place in the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Point {
@@ -649,6 +714,11 @@ pub struct Explain {
 fn span(text: &str) -> Result<u64, String> {
     crate::measure::parse_span(text)
         .ok_or_else(|| "a length of time with its unit is needed, such as 7d, 12h or 0s".into())
+}
+
+fn size(text: &str) -> Result<u64, String> {
+    let size = crate::measure::parse_size(text).filter(|n| (1 << 20..=2 << 30).contains(n));
+    size.ok_or_else(|| "a size from 1MiB to 2GiB is needed, such as 64MiB".into())
 }
 
 fn reason(text: &str) -> Result<String, String> {

@@ -15,7 +15,7 @@ use serde_json::{Map, Value, json};
 use crate::message::{Defect, Message, Position, ShardId, parse_headers};
 use crate::parked::ParkedEntry;
 use crate::route::matches;
-use crate::runs::Runs;
+use crate::runs::{Run, Runs};
 pub use crate::wire::DecodeError;
 use crate::wire::{Reader, put_bytes};
 
@@ -168,7 +168,12 @@ pub struct Selector {
     pub created_before_us: Option<i64>,
     /// Those that were not routed to the destination when they were moved.
     pub fill: bool,
+    /// Those at these positions of the shard's log: at most [`SELECTED_RUNS_MAX`] runs. Empty: all.
+    pub positions: Runs,
 }
+
+/// Runs of positions that a selector can name: the column holds 64 KiB.
+pub const SELECTED_RUNS_MAX: usize = 1_000;
 
 impl Selector {
     /// As the table stores it: compact JSON.
@@ -185,6 +190,8 @@ impl Selector {
         put("created_from_us", self.created_from_us.map(|us| json!(us)));
         put("created_before_us", self.created_before_us.map(|us| json!(us)));
         put("fill", self.fill.then_some(Value::Bool(true)));
+        let runs = || self.positions.iter().map(|run| json!([run.first, run.last])).collect::<Vec<_>>();
+        put("positions", (!self.positions.is_empty()).then(|| Value::Array(runs())));
         Value::Object(map).to_string()
     }
 
@@ -206,6 +213,7 @@ impl Selector {
                 "created_from_us" => selector.created_from_us = Some(value.as_i64()?),
                 "created_before_us" => selector.created_before_us = Some(value.as_i64()?),
                 "fill" => selector.fill = value.as_bool()?,
+                "positions" => selector.positions = runs_of(&value)?,
                 _ => return None,
             }
         }
@@ -226,7 +234,23 @@ impl Selector {
             && self.topic.as_ref().is_none_or(|pattern| matches(pattern, &message.topic))
             && self.created_from_us.is_none_or(|from| from <= created)
             && self.created_before_us.is_none_or(|before| created < before)
+            && (self.positions.is_empty() || self.positions.contains(message.position.0))
     }
+}
+
+/// Reads runs of positions. None: they are none, or more than a selector can name.
+fn runs_of(value: &Value) -> Option<Runs> {
+    let all = value.as_array().filter(|all| (1..=SELECTED_RUNS_MAX).contains(&all.len()))?;
+    let mut runs = Runs::new();
+    for run in all {
+        let [first, last] = run.as_array()?.as_slice() else { return None };
+        let (first, last) = (first.as_u64()?, last.as_u64()?);
+        if first > last {
+            return None;
+        }
+        runs.insert_run(Run { first, last });
+    }
+    Some(runs)
 }
 
 /// Other content for a message. What is None stays as it is.
@@ -406,6 +430,14 @@ mod tests {
     use crate::destination::DestinationSet;
     use crate::message::{Row, Seq};
 
+    fn runs(all: impl IntoIterator<Item = u64>) -> Runs {
+        let mut runs = Runs::new();
+        for n in all {
+            runs.insert(n);
+        }
+        runs
+    }
+
     fn edit() -> impl Strategy<Value = Edit> {
         let text = || proptest::option::of(proptest::option::of(".{0,9}"));
         let payload = proptest::option::of(proptest::collection::vec(any::<u8>(), 0..20).prop_map(Bytes::from));
@@ -422,12 +454,14 @@ mod tests {
         fn a_selector_reads_back(position in any::<Option<u64>>(), key in any::<Option<String>>(),
                                  code in any::<Option<String>>(), rate_milli in any::<u64>(),
                                  range in any::<Option<(u64, u64)>>(), topic in any::<Option<String>>(),
-                                 created in any::<(Option<i64>, Option<i64>)>(), fill in any::<bool>()) {
+                                 created in any::<(Option<i64>, Option<i64>)>(), fill in any::<bool>(),
+                                 positions in proptest::collection::vec(any::<u64>(), 0..9)) {
             let range = range.map(|(from, to)| PositionRange { from: Position(from), to: Position(to) });
             let (created_from_us, created_before_us) = created;
             let position = position.map(Position);
+            let positions = runs(positions);
             let selector =
-                Selector { position, key, code, rate_milli, range, topic, created_from_us, created_before_us, fill };
+                Selector { position, key, code, rate_milli, range, topic, created_from_us, created_before_us, fill, positions };
             prop_assert_eq!(Selector::decode(&selector.encode()), Some(selector));
         }
 
@@ -441,7 +475,16 @@ mod tests {
     #[test]
     fn what_is_not_known_selects_nothing() {
         assert_eq!(Selector::decode("{}"), Some(Selector::default()));
-        for text in ["", "[]", r#"{"older_than":7}"#, r#"{"key":1}"#, r#"{"from":1}"#, r#"{"fill":1}"#] {
+        for text in [
+            "",
+            "[]",
+            r#"{"older_than":7}"#,
+            r#"{"key":1}"#,
+            r#"{"from":1}"#,
+            r#"{"fill":1}"#,
+            r#"{"positions":[]}"#,
+            r#"{"positions":[[2,1]]}"#,
+        ] {
             assert_eq!(Selector::decode(text), None, "{text}");
         }
         assert!(
@@ -481,6 +524,8 @@ mod tests {
             (Selector { created_from_us: Some(71), ..all() }, false),
             (Selector { created_before_us: Some(70), ..all() }, false),
             (Selector { range: range(4, 5), topic: Some("u".into()), ..all() }, false),
+            (Selector { positions: runs([4, 9]), ..all() }, true),
+            (Selector { positions: runs([3, 5]), ..all() }, false),
         ] {
             assert_eq!(selector.fits(&message(None)), fits, "{selector:?}");
         }

@@ -32,7 +32,8 @@ impl Rewrite {
         self.topic.as_deref().is_none_or(|topic| stars(topic) == 0 || stars(topic) == 1 && stars(&self.pattern) == 1)
     }
 
-    fn topic_for(&self, topic: &str) -> Option<String> {
+    /// The topic under which a message of a topic that matches is delivered. None: its own.
+    pub fn topic_for(&self, topic: &str) -> Option<String> {
         let new = self.topic.as_deref()?;
         let (Some((before, after)), Some((head, tail))) = (new.split_once('*'), self.pattern.split_once('*')) else {
             return Some(new.to_owned());

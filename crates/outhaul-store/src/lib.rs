@@ -12,6 +12,7 @@ pub mod options;
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 mod parked;
 pub mod row;
+pub mod scan;
 #[cfg(any(feature = "sqlite", feature = "mysql", feature = "postgres"))]
 mod shards;
 #[cfg(any(feature = "sqlite", feature = "mysql", feature = "postgres"))]

@@ -73,6 +73,12 @@ fn inbox() {
 }
 
 #[test]
+fn reconcile() {
+    let printed = bench(&["reconcile", "--ids", "20000", "--memory-mib", "1"]);
+    assert_eq!(printed.matches(" 43 missing").count(), 2, "{printed}");
+}
+
+#[test]
 fn transactional() {
     for (db, sink) in [("mariadb", "rocketmq4"), ("postgres", "rocketmq5")] {
         let printed = bench(&["transactional", "--db", db, "--sink", sink, "--messages", "20", "--senders", "1,4"]);

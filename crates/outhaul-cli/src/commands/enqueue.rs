@@ -195,7 +195,11 @@ impl Batch {
     }
 }
 
-async fn store_batch(store: &Arc<dyn Store>, rows: &[NewRow]) -> Result<Vec<String>, Failure> {
+/// Stores rows in one transaction; their ids.
+///
+/// # Errors
+/// Nothing was stored, or nobody knows.
+pub(super) async fn store_batch(store: &Arc<dyn Store>, rows: &[NewRow]) -> Result<Vec<String>, Failure> {
     let mut tries = 0;
     loop {
         tries += 1;

@@ -20,6 +20,7 @@ mod message_line;
 mod parked;
 mod pause;
 mod prune;
+mod reconcile;
 mod relay;
 mod replay;
 mod reshard;
@@ -59,6 +60,7 @@ pub async fn run(arguments: &Arguments) -> Outcome {
         Command::Cancel(a) => cancel::run(a, json).await,
         Command::Checkback(a) => Box::pin(checkback::run(a, json)).await,
         Command::Inbox(a) => Box::pin(inbox::run(a, json)).await,
+        Command::Reconcile(a) => Box::pin(reconcile::run(a, json)).await,
         Command::Replay(a) => Box::pin(replay::run(a, json)).await,
         Command::Acts(a) => acts::run(a, json).await,
         Command::Prune(a) => prune::run(a, json).await,

@@ -301,7 +301,7 @@ async fn warn(work: &Work, d: &Destination, config: &Config) -> Result<(), Failu
 
 /// A destination that cannot be used as it is configured is told before anything is ordered. One that does not answer
 /// is waited for.
-async fn usable(d: &Destination, sink: &SharedSink) -> Result<(), Failure> {
+pub(super) async fn usable(d: &Destination, sink: &SharedSink) -> Result<(), Failure> {
     match tokio::time::timeout(Duration::from_millis(d.limits.send_limit_ms), sink.start()).await {
         Ok(Err(e)) if !e.passes => Err(Failure::from(e).while_doing(format_args!("destination {}", d.name))),
         Ok(Err(e)) => {
@@ -402,7 +402,7 @@ async fn show_end(store: &Arc<dyn Store>, number: ActNumber, stand: &ReplayStand
     Ok(if left || pruned > 0 { Exit::Attention } else { Exit::Fine })
 }
 
-fn failure(error: ReplayError, number: ActNumber, outbox: &Outbox) -> Failure {
+pub(super) fn failure(error: ReplayError, number: ActNumber, outbox: &Outbox) -> Failure {
     let which = format!(" --outbox {}", outbox.name);
     let resume = format!("`outhaul replay --resume {number}{which}`");
     match error {

@@ -15,6 +15,7 @@ mod journey;
 mod operate;
 mod program;
 mod recipes;
+mod reconcile;
 mod relay;
 mod replay;
 mod reshard;

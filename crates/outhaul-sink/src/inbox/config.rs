@@ -120,7 +120,7 @@ impl InboxConfig {
     }
 
     /// How the database is opened.
-    pub(super) fn options(&self) -> StoreOptions {
+    pub fn options(&self) -> StoreOptions {
         let mut options = StoreOptions::new(self.url.clone());
         options.table_prefix.clone_from(&self.table_prefix);
         if !self.tls_ca_file.as_os_str().is_empty() {

@@ -19,6 +19,7 @@ use super::server::Server;
 use super::statement::Statement;
 use crate::error::{StoreError, StoreErrorKind};
 use crate::options::{StoreOptions, Tls};
+use crate::scan::{Cell, Pages};
 use crate::store::StoreResult;
 
 /// What a call waits for besides the server's own limit: then the server's word for it comes first.
@@ -245,6 +246,23 @@ impl Link {
             }
             other => other,
         }
+    }
+
+    /// Runs a statement in a transaction that begins so, and hands its rows on as they come: the server sends no faster than
+    /// they are taken. The transaction stays open behind it.
+    pub(super) async fn stream(
+        &mut self,
+        begin: &str,
+        sql: String,
+        cells: fn(Row) -> Vec<Cell>,
+        pages: &mut Pages,
+    ) -> Result<(), Failure> {
+        self.within(async |conn| conn.query_drop(begin).await.map_err(|e| Failure::of(&e))).await?;
+        let mut result = self.conn.query_iter(sql).await.map_err(|e| Failure::of(&e))?;
+        while let Some(row) = result.next().await.map_err(|e| Failure::of(&e))? {
+            pages.push(cells(row)).await?;
+        }
+        Ok(())
     }
 
     /// Ends the open transaction without a trace.

@@ -22,6 +22,7 @@ mod refusal;
 mod removal;
 mod reshard;
 mod resolved;
+pub(crate) mod scan;
 mod schema;
 mod server;
 mod statement;

@@ -62,7 +62,7 @@ pub(super) fn time_text(us: i64) -> String {
 }
 
 /// Microseconds since 1970-01-01 UTC of a time as the server writes it, in UTC. None: it is not one (a zero date).
-fn micros_of(text: &[u8]) -> Option<i64> {
+pub(super) fn micros_of(text: &[u8]) -> Option<i64> {
     let number = |from: usize, to: usize| -> Option<i64> {
         let digits = text.get(from..to)?;
         digits.iter().try_fold(0i64, |n, d| d.is_ascii_digit().then(|| n * 10 + i64::from(d - b'0')))

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::task::Poll;
 use std::time::Duration;
 
+use futures_core::Stream;
 use tokio::sync::{Mutex, MutexGuard};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
@@ -21,6 +22,7 @@ use super::refusal::{ends_session, refuses_commit, refuses_content, store_error}
 use super::tls;
 use crate::error::{StoreError, StoreErrorKind};
 use crate::options::{StoreOptions, Tls};
+use crate::scan::{Cell, Pages};
 use crate::store::StoreResult;
 
 /// What a call waits for besides the server's own limit: then the server's word for it comes first.
@@ -381,6 +383,24 @@ impl Link {
             }
             failure
         })
+    }
+
+    /// Runs a statement without parameters in a transaction that begins so, and hands its rows on as they come: the server
+    /// sends no faster than they are taken. The transaction stays open behind it.
+    pub(super) async fn stream(
+        &self,
+        begin: &str,
+        sql: &str,
+        cells: fn(&Row) -> StoreResult<Vec<Cell>>,
+        pages: &mut Pages,
+    ) -> StoreResult<()> {
+        self.client.batch_execute(begin).await.map_err(|e| store_error(&e))?;
+        let none: [(&(dyn ToSql + Sync), Type); 0] = [];
+        let mut rows = std::pin::pin!(self.client.query_typed_raw(sql, none).await.map_err(|e| store_error(&e))?);
+        while let Some(row) = poll_fn(|cx| rows.as_mut().poll_next(cx)).await {
+            pages.push(cells(&row.map_err(|e| store_error(&e))?)?).await?;
+        }
+        Ok(())
     }
 
     /// Ends the open transaction without a trace.

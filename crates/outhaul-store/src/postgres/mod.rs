@@ -20,6 +20,7 @@ mod read;
 mod refusal;
 mod reshard;
 mod resolved;
+pub(crate) mod scan;
 mod schema;
 mod status_table;
 mod tls;

@@ -16,6 +16,7 @@ mod memory;
 mod names;
 mod read;
 mod refusal;
+pub(crate) mod scan;
 mod schema;
 mod session;
 mod status_table;
