@@ -11,13 +11,13 @@ use rocketmq_remoting::connection::describe;
 use rocketmq_remoting::message::MessageQueue;
 use rocketmq_remoting::request::ConsumerData;
 use tokio::sync::watch;
-use tokio::task::JoinHandle;
+use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until, timeout};
 
 use crate::error::InboxError;
 use crate::options::{Begin, InboxOptions, Topic};
-use crate::reader;
 use crate::shared::{Counts, Health, Shared};
+use crate::{prune, reader};
 
 /// How often shares are computed anew, as Java's clients do.
 const ROUND: Duration = Duration::from_secs(20);
@@ -58,8 +58,8 @@ impl InboxDaemon {
         match Self::join(options, &inbox).await {
             Ok((shared, member)) => {
                 let (stop, stopped) = watch::channel(false);
-                let task =
-                    tokio::spawn(Rounds { shared: Arc::clone(&shared), owned: HashMap::new() }.run(member, stopped));
+                let rounds = Rounds::new(Arc::clone(&shared));
+                let task = tokio::spawn(rounds.run(member, stopped));
                 Ok(Self { shared, stop, task })
             }
             Err(e) => {
@@ -133,6 +133,9 @@ struct Owned {
 struct Rounds {
     shared: Arc<Shared>,
     owned: HashMap<MessageQueue, Owned>,
+    /// Whether this member does what one does for all.
+    leads: watch::Sender<bool>,
+    _pruner: JoinSet<()>,
 }
 
 impl Drop for Rounds {
@@ -144,6 +147,15 @@ impl Drop for Rounds {
 }
 
 impl Rounds {
+    fn new(shared: Arc<Shared>) -> Self {
+        let (leads, led) = watch::channel(false);
+        let mut pruner = JoinSet::new(); // dropped: aborted
+        if let Some(retention) = shared.options.retention {
+            pruner.spawn(prune::prune(Arc::clone(&shared), retention, led));
+        }
+        Self { shared, owned: HashMap::new(), leads, _pruner: pruner }
+    }
+
     async fn run(mut self, mut member: GroupMember, mut stop: watch::Receiver<bool>) {
         let mut tell = interval(TELL);
         tell.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -178,6 +190,7 @@ impl Rounds {
                 tracing::warn!(code = "OUT-5057", "queues are not shared anew, will be tried again: {text}");
             }
         }
+        self.leads.send_replace(false);
         self.give_up(|_| true).await;
         member.leave().await;
     }
@@ -206,6 +219,10 @@ impl Rounds {
         if !members.iter().any(|id| id == client.client_id()) {
             member.beat().await;
             return Err("the broker does not know this member yet".into());
+        }
+        if shared.options.topics.first() == Some(topic) {
+            let leads = members.first().is_some_and(|id| id == client.client_id());
+            self.leads.send_if_modified(|before| std::mem::replace(before, leads) != leads);
         }
         let mine = allocate(client.client_id(), &members, route.read_queues());
         self.begin(topic, route.read_queues(), &mine, begun).await?;

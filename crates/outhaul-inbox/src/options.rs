@@ -1,5 +1,7 @@
 //! What is read, and where to.
 
+use std::time::Duration;
+
 use outhaul_store::StoreOptions;
 use rocketmq_remoting::client::ClientOptions;
 use rocketmq_remoting::message::{check_group, check_topic};
@@ -68,6 +70,8 @@ pub struct InboxOptions {
     pub max_batch_bytes: usize,
     /// The most bytes that were read and are not stored, of all queues together; besides this one answer of each queue.
     pub max_buffered_bytes: usize,
+    /// Messages that were done longer ago are deleted; None: they stay.
+    pub retention: Option<Duration>,
 }
 
 impl InboxOptions {
@@ -85,6 +89,7 @@ impl InboxOptions {
             max_batch: 512,
             max_batch_bytes: 1 << 20,
             max_buffered_bytes: 64 << 20,
+            retention: None,
         }
     }
 

@@ -34,6 +34,7 @@ struct State<'a> {
     duplicates: u64,
     aside: u64,
     lost: u64,
+    pruned: u64,
     waiting: u64,
     dead: u64,
     oldest_seconds: u64,
@@ -41,7 +42,7 @@ struct State<'a> {
 
 impl<'a> State<'a> {
     const fn of(inbox: &'a Inbox, health: &'a Health, counts: Counts, table: InboxCounts) -> Self {
-        let Counts { stored, duplicates, aside, lost } = counts;
+        let Counts { stored, duplicates, aside, lost, pruned } = counts;
         let InboxCounts { waiting, dead, oldest_seconds } = table;
         Self {
             healthy: health.healthy,
@@ -54,6 +55,7 @@ impl<'a> State<'a> {
             duplicates,
             aside,
             lost,
+            pruned,
             waiting,
             dead,
             oldest_seconds,
@@ -129,8 +131,8 @@ pub async fn run(a: &arguments::Inbox, json: bool) -> Outcome {
         output::json(&State::of(&inbox, &stopped, counts, table))?;
     } else {
         output::line(format_args!(
-            "group {}: {} stored, {} duplicates, {} put aside, {} lost",
-            inbox.group, counts.stored, counts.duplicates, counts.aside, counts.lost
+            "group {}: {} stored, {} duplicates, {} put aside, {} lost, {} pruned",
+            inbox.group, counts.stored, counts.duplicates, counts.aside, counts.lost, counts.pruned
         ))?;
     }
     Ok(Exit::Fine)
@@ -202,10 +204,11 @@ fn chosen(a: &arguments::Inbox) -> Result<Inbox, Failures> {
         max_batch: standard.max_batch,
         max_batch_bytes: standard.max_batch_bytes,
         memory_limit: standard.max_buffered_bytes,
+        retention: standard.retention,
     })
 }
 
-fn options(inbox: &Inbox) -> Result<InboxOptions, Failure> {
+pub(super) fn options(inbox: &Inbox) -> Result<InboxOptions, Failure> {
     let brokers = inbox.broker.client_options()?;
     let mut options = InboxOptions::new(brokers, inbox.store.clone(), &inbox.consumer, &inbox.group);
     options.topics = inbox.topics.iter().map(|text| Topic::parse(text)).collect();
@@ -215,10 +218,11 @@ fn options(inbox: &Inbox) -> Result<InboxOptions, Failure> {
     options.max_batch = inbox.max_batch;
     options.max_batch_bytes = inbox.max_batch_bytes;
     options.max_buffered_bytes = inbox.memory_limit;
+    options.retention = inbox.retention;
     Ok(options)
 }
 
-fn failure(e: InboxError) -> Failure {
+pub(super) fn failure(e: InboxError) -> Failure {
     if let InboxError::Store(e) = e {
         return e.into();
     }

@@ -26,6 +26,7 @@ mod reshard;
 mod shared_sink;
 mod status;
 mod validate;
+mod validate_inbox;
 
 use std::sync::Arc;
 

@@ -1,6 +1,7 @@
 //! From the tree to the configuration, with everything that has to hold between its parts.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use outhaul_core::config::{LaneLimits, Settings};
 use outhaul_core::destination::MAX_DESTINATIONS;
@@ -146,7 +147,7 @@ fn outboxes(tables: &[Table], may_be_none: bool, p: &mut Problems) -> Vec<Outbox
         store.table_prefix = t.text("table_prefix", p).unwrap_or_default();
         store.outbox_table = t.text("table", p).unwrap_or_default();
         store.columns = columns(t, p);
-        let ms = |key, p: &mut Problems| std::time::Duration::from_millis(t.whole(key, p).unwrap_or_default());
+        let ms = |key, p: &mut Problems| Duration::from_millis(t.whole(key, p).unwrap_or_default());
         store.max_message_bytes = t.whole("max_message_bytes", p).unwrap_or_default();
         store.connect_timeout = ms("connect_timeout", p);
         store.statement_timeout = ms("statement_timeout", p);
@@ -393,6 +394,14 @@ fn inboxes(tables: &[Table], destinations: &[Destination], p: &mut Problems) -> 
         store.table_prefix = t.text("table_prefix", p).unwrap_or_default();
         let group = t.text("group", p).unwrap_or_default();
         let count = |key, p: &mut Problems| bytes(t.whole(key, p).unwrap_or_default());
+        let retention_ms = t.whole("retention", p);
+        let window_ms = t.whole("replay_window", p).unwrap_or_default();
+        if let Some(retention_ms) = retention_ms.filter(|ms| *ms < window_ms) {
+            let what = format!(
+                "retention is {retention_ms} ms, below replay_window, {window_ms} ms: what a replay brings again would be new"
+            );
+            p.at(t.place("retention"), &codes::BAD_VALUE, what);
+        }
         let broker = broker_of(t, destinations, p).unwrap_or_else(|| RocketMqConfig::new(""));
         inboxes.push(Inbox {
             name,
@@ -412,6 +421,7 @@ fn inboxes(tables: &[Table], destinations: &[Destination], p: &mut Problems) -> 
             max_batch: count("max_batch", p),
             max_batch_bytes: count("max_batch_bytes", p),
             memory_limit: count("memory_limit", p),
+            retention: retention_ms.map(Duration::from_millis),
         });
     }
     inboxes

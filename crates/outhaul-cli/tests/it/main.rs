@@ -10,6 +10,7 @@ mod enqueue;
 mod export;
 #[cfg(feature = "sqlite")]
 mod inbox;
+mod inbox_brokers;
 mod journey;
 mod operate;
 mod program;
