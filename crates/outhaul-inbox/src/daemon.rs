@@ -31,6 +31,8 @@ const TELL: Duration = Duration::from_secs(5);
 const JOIN_LIMIT: Duration = Duration::from_secs(10);
 /// How long a transaction under way is waited for when a queue is given up.
 const GIVE_UP_LIMIT: Duration = Duration::from_secs(10);
+/// So many topics that cannot be shared are named.
+const FAILURES_NAMED: usize = 3;
 /// Requests under way on one connection: every queue has one that waits at its broker.
 const WINDOW: usize = 4_096;
 
@@ -200,14 +202,20 @@ impl Rounds {
         let shared = Arc::clone(&self.shared);
         let begun =
             shared.inbox.places(&shared.options.consumer).await.map_err(|e| format!("{} {e}", e.kind.code()))?;
-        let (mut most, mut failure) = (0, None);
+        let (mut most, mut failures) = (0, Vec::new());
         for topic in &shared.options.topics {
             match self.share(member, topic, &begun).await {
                 Ok(members) => most = most.max(members),
-                Err(why) => failure = Some(format!("{}: {why}", topic.name)),
+                Err(why) => failures.push(format!("{}: {why}", topic.name)),
             }
         }
-        failure.map_or(Ok(most), Err)
+        if failures.is_empty() {
+            return Ok(most);
+        }
+        let more = failures.len().saturating_sub(FAILURES_NAMED);
+        failures.truncate(FAILURES_NAMED);
+        let text = failures.join("; ");
+        Err(if more > 0 { format!("{text}; and {more} more topics") } else { text })
     }
 
     async fn share(&mut self, member: &GroupMember, topic: &Topic, begun: &[Place]) -> Result<usize, String> {

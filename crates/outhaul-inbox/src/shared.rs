@@ -213,7 +213,10 @@ impl Shared {
         };
         let trouble = of_group.or_else(of_queue);
         let members = self.members.load(Ordering::Relaxed);
-        let well = format!("{} queues, one of {members} members", queues.len());
+        let well = match members {
+            0 => "the group is being joined".to_owned(),
+            members => format!("{} queues, one of {members} members", queues.len()),
+        };
         Health { healthy: trouble.is_none(), text: trouble.unwrap_or(well), queues: queues.len(), behind }
     }
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 use outhaul_inbox::{Begin, Counts, Health, InboxDaemon, InboxError, InboxOptions, Topic};
 use outhaul_sink::rocketmq::RocketMqConfig;
 use outhaul_store::inbox::{InboxCounts, Place};
+use outhaul_store::{StoreError, StoreErrorKind};
 use serde::Serialize;
 use serde_json::json;
 use tokio::time::{MissedTickBehavior, interval};
@@ -140,14 +141,14 @@ pub async fn run(a: &arguments::Inbox, json: bool) -> Outcome {
 
 /// What is in the tables.
 async fn status(inbox: &Inbox, json: bool) -> Outcome {
-    let store = outhaul_store::inbox::open(inbox.store.clone(), 1).await.map_err(Failure::from)?;
+    let store = outhaul_store::inbox::open(inbox.store.clone(), 1).await.map_err(of_store)?;
     let found = async {
         store.inspect_places().await?;
-        Ok::<_, outhaul_store::StoreError>((store.counts(&inbox.consumer).await?, store.places(&inbox.consumer).await?))
+        Ok::<_, StoreError>((store.counts(&inbox.consumer).await?, store.places(&inbox.consumer).await?))
     };
     let found = found.await;
     store.close().await;
-    let (counts, mut places) = found.map_err(Failure::from)?;
+    let (counts, mut places) = found.map_err(of_store)?;
     places.sort_by(|a, b| a.source.cmp(&b.source));
     if json {
         let queues: Vec<_> = places
@@ -222,9 +223,23 @@ pub(super) fn options(inbox: &Inbox) -> Result<InboxOptions, Failure> {
     Ok(options)
 }
 
+/// With what to do about an inbox, where that is not what to do about an outbox.
+fn of_store(e: StoreError) -> Failure {
+    let remedy = match e.kind {
+        StoreErrorKind::NotInitialised => {
+            "run `outhaul init --inbox`, or hand the output of `outhaul init --inbox --print` to your DBA"
+        }
+        StoreErrorKind::Permission => {
+            "grant its user SELECT, INSERT and UPDATE on inbox_message and inbox_queue, with `retention` DELETE on the first"
+        }
+        _ => return e.into(),
+    };
+    Failure::from(e).remedy(remedy)
+}
+
 pub(super) fn failure(e: InboxError) -> Failure {
     if let InboxError::Store(e) = e {
-        return e.into();
+        return of_store(e);
     }
     let blame = if matches!(e, InboxError::Options(_)) { Blame::Usage } else { Blame::Failure };
     let text = e.to_string();

@@ -509,6 +509,8 @@ async fn what_is_missing_is_named() {
     folder.write("outhaul.toml", &format!("{keys}topics = [\"a\"]\n"));
     let no_outbox = run(&["relay"]).await;
     assert!(no_outbox.contains("OUT-3007"), "{no_outbox}");
+    let no_tables = folder.run(&["inbox", "--status"], "", &[]).await.expect(1).stderr;
+    assert!(no_tables.contains("OUT-1007") && no_tables.contains("outhaul init --inbox"), "{no_tables}");
     folder.run(&["init", "--inbox"], "", &[]).await.expect(0);
     let away = folder.run(&["inbox"], "", &[]).await.expect(1).stderr;
     assert!(away.contains("OUT-5050"), "{away}");
