@@ -254,6 +254,33 @@ async fn a_member_that_was_stopped_puts_nothing_back() {
     assert_eq!(counts["duplicates"], 0, "{counts}");
 }
 
+/// The place is moved while a step of the daemon waits for it, as another member would: what the daemon has read is stored by
+/// nobody a second time, and it goes on from where the place is.
+#[cfg(feature = "postgres")]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_place_that_moves_under_a_step() {
+    let version = RocketMq::V5;
+    let (client, topic) = topic_with(&version.namesrv(), 1).await;
+    let queue = client.route(&topic).await.unwrap().queues()[0].clone();
+    let service = Service::new(Flavour::Postgres, &version.namesrv(), &topic, "").await;
+    let daemon = service.start("health").await;
+    send_all(&client, &queue, "a", 0..10, 10).await;
+    eventually("the first are there", LIMIT, async || service.ids().await == names("a", 0..10)).await;
+    let mut other = service.database.session().await;
+    other.execute("BEGIN").await;
+    other.execute("SELECT * FROM inbox_queue FOR UPDATE").await;
+    send_all(&client, &queue, "b", 0..10, 10).await;
+    let waits = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'";
+    eventually("a step waits", LIMIT, async || service.count(waits).await > 0).await;
+    other.execute("UPDATE inbox_queue SET next_offset = 20").await;
+    other.execute("COMMIT").await;
+    send_all(&client, &queue, "c", 0..10, 10).await;
+    let ends_with = async |id: &str| service.ids().await.last().is_some_and(|last| last == id);
+    eventually("it goes on", LIMIT, async || ends_with("c009").await).await;
+    assert_eq!(service.ids().await, [names("a", 0..10), names("c", 0..10)].concat());
+    stop(daemon).await;
+}
+
 /// With `retention` one of two copies deletes what was done longer ago; what is not done, or dead, stays.
 async fn done_rows_go(flavour: Flavour) {
     let version = RocketMq::V4;
