@@ -47,7 +47,7 @@ pub async fn look_at_tables(options: &InboxOptions) -> Result<(), InboxError> {
 /// queue, as any reader sends it. A broker that makes groups by itself makes this one, as it would for the daemon.
 ///
 /// # Errors
-/// [`InboxError::Join`]: no name server answers, or a broker refuses the group.
+/// [`InboxError::Join`]: no name server answers, or a broker refuses the group, or what it asks.
 pub async fn look_at_topics(options: &InboxOptions) -> Result<Vec<TopicFinding>, InboxError> {
     options.check()?;
     let refused = |e: &Error| InboxError::Join { group: options.group.clone(), why: describe(e) };
@@ -86,8 +86,9 @@ async fn readable(consumer: &Consumer, route: &TopicRoute, topic: &Topic) -> Res
         };
         match asked.await {
             Ok(_) => {}
-            Err(e @ Error::Refused { code: ResponseCode::SubscriptionGroupNotExist, .. }) => return Err(e),
-            Err(e) => return Ok(Err(format!("it cannot be read from broker {name}: {}", describe(&e)))),
+            // Its group or its account, above all: the daemon would be told the same.
+            Err(e @ Error::Refused { .. }) => return Err(e),
+            Err(e) => return Ok(Err(format!("it cannot be read from broker {name} now: {}", describe(&e)))),
         }
     }
     let queues = route.read_queues().len();

@@ -40,8 +40,10 @@ impl Topic {
     /// Reads `TOPIC`, or `TOPIC:TAG||TAG`.
     pub fn parse(text: &str) -> Self {
         let (name, tags) = text.split_once(':').unwrap_or((text, "*"));
-        let tags = tags.split("||").map(str::trim).filter(|tag| *tag != "*");
-        Self { name: name.trim().to_owned(), tags: Subscription::of_tags(tags) }
+        let tags: Vec<&str> = tags.split("||").map(str::trim).collect();
+        // All, also where some are named beside it.
+        let tags = if tags.contains(&"*") { Subscription::all() } else { Subscription::of_tags(tags) };
+        Self { name: name.trim().to_owned(), tags }
     }
 }
 
@@ -124,6 +126,7 @@ mod tests {
     fn a_topic_may_name_tags() {
         assert_eq!(Topic::parse("Orders"), Topic { name: "Orders".into(), tags: Subscription::all() });
         assert_eq!(Topic::parse("Orders:*").tags, Subscription::all());
+        assert_eq!(Topic::parse("Orders:paid || *").tags, Subscription::all());
         assert_eq!(Topic::parse("Orders: paid || refunded").tags, Subscription::of_tags(["paid", "refunded"]));
     }
 }

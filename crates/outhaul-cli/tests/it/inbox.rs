@@ -442,9 +442,8 @@ async fn a_database_that_goes_away_postgres() {
 /// Three members share eight queues; a broker that is killed comes back; a member that goes leaves its queues to the
 /// others.
 #[cfg(feature = "postgres")]
-#[tokio::test(flavor = "multi_thread")]
-async fn members_share_queues_and_brokers_come_back() {
-    let broker = OwnRocketMq::start(RocketMq::V4, &[]).await;
+async fn members_share_queues_and_brokers_come_back(version: RocketMq) {
+    let broker = OwnRocketMq::start(version, &[]).await;
     let (client, topic) = topic_with(broker.namesrv(), 8).await;
     let service = Service::new(Flavour::Postgres, broker.namesrv(), &topic, "").await;
     let count = async || service.count("SELECT count(*) FROM inbox_message").await;
@@ -491,6 +490,18 @@ async fn members_share_queues_and_brokers_come_back() {
     ids.sort();
     ids.dedup();
     assert_eq!((ids.len(), count().await), (176, 176));
+}
+
+#[cfg(feature = "postgres")]
+#[tokio::test(flavor = "multi_thread")]
+async fn members_share_queues_and_brokers_come_back_4() {
+    Box::pin(members_share_queues_and_brokers_come_back(RocketMq::V4)).await;
+}
+
+#[cfg(feature = "postgres")]
+#[tokio::test(flavor = "multi_thread")]
+async fn members_share_queues_and_brokers_come_back_5() {
+    Box::pin(members_share_queues_and_brokers_come_back(RocketMq::V5)).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -9,7 +9,7 @@ use outhaul_testkit::servers::{Flavour, OwnServer, create};
 use rocketmq_remoting::Message;
 use rocketmq_remoting::client::{Admin, Client, Where};
 use rocketmq_remoting::message::MessageQueue;
-use rocketmq_remoting::request::CreateTopic;
+use rocketmq_remoting::request::{CreateSubscriptionGroup, CreateTopic};
 
 use crate::inbox::{Service, eventually, message, send, statement, topic_with};
 use crate::program::{LIMIT, Running};
@@ -122,6 +122,29 @@ async fn a_topic_that_comes_later(version: RocketMq) {
     eventually("it is well", LIMIT, async || service.health("health")["healthy"] == true).await;
     let found = validate(0).await;
     assert!(found.contains(&format!("  ok   topic {late}: 1 queues can be read")), "{found}");
+    stop(daemon).await;
+}
+
+/// A broker that makes no groups by itself says no until somebody has made the group: `validate` fails, the daemon waits.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_group_that_nobody_has_made() {
+    let broker = OwnRocketMq::start(RocketMq::V4, &["autoCreateSubscriptionGroup=false"]).await;
+    let (client, topic) = topic_with(broker.namesrv(), 1).await;
+    let queue = client.route(&topic).await.unwrap().queues()[0].clone();
+    send_all(&client, &queue, "a", 0..3, 10).await;
+    let service = Service::new(Flavour::Sqlite, broker.namesrv(), &topic, "").await;
+    let refused = service.folder.run(&["validate"], "", &[]).await.expect(1).stderr;
+    assert!(
+        refused.contains("OUT-5050 inbox points: ") && refused.contains("SUBSCRIPTION_GROUP_NOT_EXIST"),
+        "{refused}"
+    );
+    let mut daemon = service.start("health").await;
+    daemon.says("SUBSCRIPTION_GROUP_NOT_EXIST").await;
+    let health = service.health("health");
+    let group = CreateSubscriptionGroup::new(health["group"].as_str().unwrap());
+    Admin::new(&client).create_group(&group, &Where::Everywhere).await.unwrap();
+    eventually("it reads", LIMIT, async || service.ids().await == names("a", 0..3)).await;
+    service.folder.run(&["validate"], "", &[]).await.expect(0);
     stop(daemon).await;
 }
 
