@@ -11,13 +11,13 @@ use rocketmq_remoting::connection::describe;
 use rocketmq_remoting::message::MessageQueue;
 use rocketmq_remoting::request::ConsumerData;
 use tokio::sync::watch;
-use tokio::task::JoinHandle;
+use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until, timeout};
 
 use crate::error::InboxError;
 use crate::options::{Begin, InboxOptions, Topic};
-use crate::reader;
 use crate::shared::{Counts, Health, Shared};
+use crate::{prune, reader};
 
 /// How often shares are computed anew, as Java's clients do.
 const ROUND: Duration = Duration::from_secs(20);
@@ -31,6 +31,8 @@ const TELL: Duration = Duration::from_secs(5);
 const JOIN_LIMIT: Duration = Duration::from_secs(10);
 /// How long a transaction under way is waited for when a queue is given up.
 const GIVE_UP_LIMIT: Duration = Duration::from_secs(10);
+/// So many topics that cannot be shared are named.
+const FAILURES_NAMED: usize = 3;
 /// Requests under way on one connection: every queue has one that waits at its broker.
 const WINDOW: usize = 4_096;
 
@@ -58,8 +60,8 @@ impl InboxDaemon {
         match Self::join(options, &inbox).await {
             Ok((shared, member)) => {
                 let (stop, stopped) = watch::channel(false);
-                let task =
-                    tokio::spawn(Rounds { shared: Arc::clone(&shared), owned: HashMap::new() }.run(member, stopped));
+                let rounds = Rounds::new(Arc::clone(&shared));
+                let task = tokio::spawn(rounds.run(member, stopped));
                 Ok(Self { shared, stop, task })
             }
             Err(e) => {
@@ -133,6 +135,9 @@ struct Owned {
 struct Rounds {
     shared: Arc<Shared>,
     owned: HashMap<MessageQueue, Owned>,
+    /// Whether this member does what one does for all.
+    leads: watch::Sender<bool>,
+    _pruner: JoinSet<()>,
 }
 
 impl Drop for Rounds {
@@ -144,6 +149,15 @@ impl Drop for Rounds {
 }
 
 impl Rounds {
+    fn new(shared: Arc<Shared>) -> Self {
+        let (leads, led) = watch::channel(false);
+        let mut pruner = JoinSet::new(); // dropped: aborted
+        if let Some(retention) = shared.options.retention {
+            pruner.spawn(prune::prune(Arc::clone(&shared), retention, led));
+        }
+        Self { shared, owned: HashMap::new(), leads, _pruner: pruner }
+    }
+
     async fn run(mut self, mut member: GroupMember, mut stop: watch::Receiver<bool>) {
         let mut tell = interval(TELL);
         tell.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -178,6 +192,7 @@ impl Rounds {
                 tracing::warn!(code = "OUT-5057", "queues are not shared anew, will be tried again: {text}");
             }
         }
+        self.leads.send_replace(false);
         self.give_up(|_| true).await;
         member.leave().await;
     }
@@ -187,14 +202,20 @@ impl Rounds {
         let shared = Arc::clone(&self.shared);
         let begun =
             shared.inbox.places(&shared.options.consumer).await.map_err(|e| format!("{} {e}", e.kind.code()))?;
-        let (mut most, mut failure) = (0, None);
+        let (mut most, mut failures) = (0, Vec::new());
         for topic in &shared.options.topics {
             match self.share(member, topic, &begun).await {
                 Ok(members) => most = most.max(members),
-                Err(why) => failure = Some(format!("{}: {why}", topic.name)),
+                Err(why) => failures.push(format!("{}: {why}", topic.name)),
             }
         }
-        failure.map_or(Ok(most), Err)
+        if failures.is_empty() {
+            return Ok(most);
+        }
+        let more = failures.len().saturating_sub(FAILURES_NAMED);
+        failures.truncate(FAILURES_NAMED);
+        let text = failures.join("; ");
+        Err(if more > 0 { format!("{text}; and {more} more topics") } else { text })
     }
 
     async fn share(&mut self, member: &GroupMember, topic: &Topic, begun: &[Place]) -> Result<usize, String> {
@@ -206,6 +227,10 @@ impl Rounds {
         if !members.iter().any(|id| id == client.client_id()) {
             member.beat().await;
             return Err("the broker does not know this member yet".into());
+        }
+        if shared.options.topics.first() == Some(topic) {
+            let leads = members.first().is_some_and(|id| id == client.client_id());
+            self.leads.send_if_modified(|before| std::mem::replace(before, leads) != leads);
         }
         let mine = allocate(client.client_id(), &members, route.read_queues());
         self.begin(topic, route.read_queues(), &mine, begun).await?;

@@ -1,5 +1,7 @@
 //! What is read, and where to.
 
+use std::time::Duration;
+
 use outhaul_store::StoreOptions;
 use rocketmq_remoting::client::ClientOptions;
 use rocketmq_remoting::message::{check_group, check_topic};
@@ -38,8 +40,10 @@ impl Topic {
     /// Reads `TOPIC`, or `TOPIC:TAG||TAG`.
     pub fn parse(text: &str) -> Self {
         let (name, tags) = text.split_once(':').unwrap_or((text, "*"));
-        let tags = tags.split("||").map(str::trim).filter(|tag| *tag != "*");
-        Self { name: name.trim().to_owned(), tags: Subscription::of_tags(tags) }
+        let tags: Vec<&str> = tags.split("||").map(str::trim).collect();
+        // All, also where some are named beside it.
+        let tags = if tags.contains(&"*") { Subscription::all() } else { Subscription::of_tags(tags) };
+        Self { name: name.trim().to_owned(), tags }
     }
 }
 
@@ -68,6 +72,8 @@ pub struct InboxOptions {
     pub max_batch_bytes: usize,
     /// The most bytes that were read and are not stored, of all queues together; besides this one answer of each queue.
     pub max_buffered_bytes: usize,
+    /// Messages that were done longer ago are deleted; None: they stay.
+    pub retention: Option<Duration>,
 }
 
 impl InboxOptions {
@@ -85,6 +91,7 @@ impl InboxOptions {
             max_batch: 512,
             max_batch_bytes: 1 << 20,
             max_buffered_bytes: 64 << 20,
+            retention: None,
         }
     }
 
@@ -119,6 +126,7 @@ mod tests {
     fn a_topic_may_name_tags() {
         assert_eq!(Topic::parse("Orders"), Topic { name: "Orders".into(), tags: Subscription::all() });
         assert_eq!(Topic::parse("Orders:*").tags, Subscription::all());
+        assert_eq!(Topic::parse("Orders:paid || *").tags, Subscription::all());
         assert_eq!(Topic::parse("Orders: paid || refunded").tags, Subscription::of_tags(["paid", "refunded"]));
     }
 }

@@ -29,6 +29,8 @@ pub struct Counts {
     pub aside: u64,
     /// Offsets that a queue no longer had when they were to be read.
     pub lost: u64,
+    /// Done rows that were deleted for their age.
+    pub pruned: u64,
 }
 
 /// Whether messages come into the table.
@@ -50,6 +52,7 @@ pub(crate) struct Tally {
     pub(crate) duplicates: AtomicU64,
     pub(crate) aside: AtomicU64,
     pub(crate) lost: AtomicU64,
+    pub(crate) pruned: AtomicU64,
 }
 
 /// Since when something is wrong, and what.
@@ -191,8 +194,8 @@ impl Shared {
 
     pub(crate) fn counts(&self) -> Counts {
         let of = |count: &AtomicU64| count.load(Ordering::Relaxed);
-        let Tally { stored, duplicates, aside, lost } = &self.tally;
-        Counts { stored: of(stored), duplicates: of(duplicates), aside: of(aside), lost: of(lost) }
+        let Tally { stored, duplicates, aside, lost, pruned } = &self.tally;
+        Counts { stored: of(stored), duplicates: of(duplicates), aside: of(aside), lost: of(lost), pruned: of(pruned) }
     }
 
     pub(crate) fn health(&self) -> Health {
@@ -210,7 +213,10 @@ impl Shared {
         };
         let trouble = of_group.or_else(of_queue);
         let members = self.members.load(Ordering::Relaxed);
-        let well = format!("{} queues, one of {members} members", queues.len());
+        let well = match members {
+            0 => "the group is being joined".to_owned(),
+            members => format!("{} queues, one of {members} members", queues.len()),
+        };
         Health { healthy: trouble.is_none(), text: trouble.unwrap_or(well), queues: queues.len(), behind }
     }
 }

@@ -1,5 +1,7 @@
 //! The `inbox_message` table of a consumer's database: where the `inbox` destination delivers, and `outhaul inbox`.
 
+use std::time::Duration;
+
 use async_trait::async_trait;
 use bytes::Bytes;
 
@@ -99,6 +101,29 @@ pub struct InboxCounts {
     pub oldest_seconds: u64,
 }
 
+/// What a step of pruning did.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct InboxPruned {
+    /// Rows that it deleted.
+    pub deleted: u64,
+    /// Where the next step begins. None: there is nothing behind it that could be old enough.
+    pub next: Option<String>,
+}
+
+/// The most rows that a step of pruning looks at, and so the most that it deletes.
+pub const PRUNE_ROWS: usize = 500;
+
+/// The longest age that every database can subtract from its clock: a hundred years.
+const AGE_MAX_SECONDS: u64 = 3_155_760_000;
+
+/// An age in whole seconds, as statements have it.
+#[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlite"))]
+pub(crate) fn age_seconds(age: Duration) -> i64 {
+    // Rounded up: never earlier than was asked.
+    let seconds = age.as_secs().saturating_add(u64::from(age.subsec_nanos() > 0)).min(AGE_MAX_SECONDS);
+    i64::try_from(seconds).unwrap_or(i64::MAX)
+}
+
 /// Where counting ends: what is above is said to be this.
 pub const COUNT_MAX: u64 = 100_000;
 
@@ -167,6 +192,15 @@ pub trait Inbox: Send + Sync + 'static {
     /// # Errors
     /// Whatever the database says.
     async fn counts(&self, consumer: &str) -> Result<InboxCounts, StoreError>;
+
+    /// Deletes messages of a consumer that were done longer ago than `older_than`, by the database's clock: one step, of at
+    /// most [`PRUNE_ROWS`] rows, in a transaction of its own. What is not done stays. `from` is [`InboxPruned::next`] of the
+    /// step before, None for the first. No gap between rows is locked, and nobody waits for long.
+    ///
+    /// # Errors
+    /// Nothing was deleted, except `CommitUnknown` (deleting again is harmless). `Permission`: no right to DELETE, also if
+    /// nothing is old.
+    async fn prune(&self, consumer: &str, older_than: Duration, from: Option<&str>) -> Result<InboxPruned, StoreError>;
 
     /// Closes all connections.
     async fn close(&self);

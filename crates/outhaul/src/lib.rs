@@ -42,6 +42,11 @@ pub mod transaction;
 #[doc = include_str!("../../../docs/application.md")]
 mod application_page {}
 
+/// And that of docs/transactions.md.
+#[cfg(all(doctest, feature = "rocketmq"))]
+#[doc = include_str!("../../../docs/transactions.md")]
+mod transactions_page {}
+
 pub use driver::{Dialect, Refusal, RefusalKind, Transaction};
 pub use error::Error;
 pub use event::Event;

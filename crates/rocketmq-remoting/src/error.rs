@@ -67,7 +67,7 @@ pub enum Error {
         now: u64,
     },
     /// The peer answered, and the answer is no.
-    #[error("{request}: {code}{}", remark.as_deref().map(|r| format!(": {r}")).unwrap_or_default())]
+    #[error("{request}: {code}{}", remark.as_deref().map(|r| format!(": {}", one_line(r))).unwrap_or_default())]
     Refused {
         /// What was asked.
         request: RequestCode,
@@ -101,6 +101,11 @@ pub enum Error {
         /// What is missing.
         problem: &'static str,
     },
+}
+
+/// Brokers put hints on lines of their own.
+fn one_line(remark: &str) -> String {
+    remark.split(['\r', '\n']).map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join(" ")
 }
 
 impl Error {
@@ -148,6 +153,13 @@ mod tests {
 
     fn refused(code: ResponseCode) -> Error {
         Error::Refused { request: RequestCode::EndTransaction, code, remark: Some("why".into()) }
+    }
+
+    #[test]
+    fn an_error_is_one_line() {
+        let remark = Some("no route\r\n\nSee a page for details.\n".into());
+        let error = Error::Refused { request: RequestCode::EndTransaction, code: ResponseCode::TopicNotExist, remark };
+        assert!(error.to_string().ends_with(": no route See a page for details."), "{error}");
     }
 
     #[test]

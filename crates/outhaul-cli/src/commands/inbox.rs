@@ -5,6 +5,7 @@ use std::time::Duration;
 use outhaul_inbox::{Begin, Counts, Health, InboxDaemon, InboxError, InboxOptions, Topic};
 use outhaul_sink::rocketmq::RocketMqConfig;
 use outhaul_store::inbox::{InboxCounts, Place};
+use outhaul_store::{StoreError, StoreErrorKind};
 use serde::Serialize;
 use serde_json::json;
 use tokio::time::{MissedTickBehavior, interval};
@@ -34,6 +35,7 @@ struct State<'a> {
     duplicates: u64,
     aside: u64,
     lost: u64,
+    pruned: u64,
     waiting: u64,
     dead: u64,
     oldest_seconds: u64,
@@ -41,7 +43,7 @@ struct State<'a> {
 
 impl<'a> State<'a> {
     const fn of(inbox: &'a Inbox, health: &'a Health, counts: Counts, table: InboxCounts) -> Self {
-        let Counts { stored, duplicates, aside, lost } = counts;
+        let Counts { stored, duplicates, aside, lost, pruned } = counts;
         let InboxCounts { waiting, dead, oldest_seconds } = table;
         Self {
             healthy: health.healthy,
@@ -54,6 +56,7 @@ impl<'a> State<'a> {
             duplicates,
             aside,
             lost,
+            pruned,
             waiting,
             dead,
             oldest_seconds,
@@ -129,8 +132,8 @@ pub async fn run(a: &arguments::Inbox, json: bool) -> Outcome {
         output::json(&State::of(&inbox, &stopped, counts, table))?;
     } else {
         output::line(format_args!(
-            "group {}: {} stored, {} duplicates, {} put aside, {} lost",
-            inbox.group, counts.stored, counts.duplicates, counts.aside, counts.lost
+            "group {}: {} stored, {} duplicates, {} put aside, {} lost, {} pruned",
+            inbox.group, counts.stored, counts.duplicates, counts.aside, counts.lost, counts.pruned
         ))?;
     }
     Ok(Exit::Fine)
@@ -138,14 +141,14 @@ pub async fn run(a: &arguments::Inbox, json: bool) -> Outcome {
 
 /// What is in the tables.
 async fn status(inbox: &Inbox, json: bool) -> Outcome {
-    let store = outhaul_store::inbox::open(inbox.store.clone(), 1).await.map_err(Failure::from)?;
+    let store = outhaul_store::inbox::open(inbox.store.clone(), 1).await.map_err(of_store)?;
     let found = async {
         store.inspect_places().await?;
-        Ok::<_, outhaul_store::StoreError>((store.counts(&inbox.consumer).await?, store.places(&inbox.consumer).await?))
+        Ok::<_, StoreError>((store.counts(&inbox.consumer).await?, store.places(&inbox.consumer).await?))
     };
     let found = found.await;
     store.close().await;
-    let (counts, mut places) = found.map_err(Failure::from)?;
+    let (counts, mut places) = found.map_err(of_store)?;
     places.sort_by(|a, b| a.source.cmp(&b.source));
     if json {
         let queues: Vec<_> = places
@@ -202,10 +205,11 @@ fn chosen(a: &arguments::Inbox) -> Result<Inbox, Failures> {
         max_batch: standard.max_batch,
         max_batch_bytes: standard.max_batch_bytes,
         memory_limit: standard.max_buffered_bytes,
+        retention: standard.retention,
     })
 }
 
-fn options(inbox: &Inbox) -> Result<InboxOptions, Failure> {
+pub(super) fn options(inbox: &Inbox) -> Result<InboxOptions, Failure> {
     let brokers = inbox.broker.client_options()?;
     let mut options = InboxOptions::new(brokers, inbox.store.clone(), &inbox.consumer, &inbox.group);
     options.topics = inbox.topics.iter().map(|text| Topic::parse(text)).collect();
@@ -215,12 +219,27 @@ fn options(inbox: &Inbox) -> Result<InboxOptions, Failure> {
     options.max_batch = inbox.max_batch;
     options.max_batch_bytes = inbox.max_batch_bytes;
     options.max_buffered_bytes = inbox.memory_limit;
+    options.retention = inbox.retention;
     Ok(options)
 }
 
-fn failure(e: InboxError) -> Failure {
+/// With what to do about an inbox, where that is not what to do about an outbox.
+fn of_store(e: StoreError) -> Failure {
+    let remedy = match e.kind {
+        StoreErrorKind::NotInitialised => {
+            "run `outhaul init --inbox`, or hand the output of `outhaul init --inbox --print` to your DBA"
+        }
+        StoreErrorKind::Permission => {
+            "grant its user SELECT, INSERT and UPDATE on inbox_message and inbox_queue, with `retention` DELETE on the first"
+        }
+        _ => return e.into(),
+    };
+    Failure::from(e).remedy(remedy)
+}
+
+pub(super) fn failure(e: InboxError) -> Failure {
     if let InboxError::Store(e) = e {
-        return e.into();
+        return of_store(e);
     }
     let blame = if matches!(e, InboxError::Options(_)) { Blame::Usage } else { Blame::Failure };
     let text = e.to_string();

@@ -28,6 +28,7 @@ mod search;
 mod shared_sink;
 mod status;
 mod validate;
+mod validate_inbox;
 
 use std::sync::Arc;
 

@@ -9,6 +9,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::validate_inbox::{self, InboxFinding};
 use super::{of_outbox, open_as_it_is, prune};
 use crate::arguments::Validate;
 use crate::codes;
@@ -23,6 +24,7 @@ const START_LIMIT: Duration = Duration::from_secs(15);
 struct Report {
     outboxes: Vec<OutboxFinding>,
     destinations: Vec<DestinationFinding>,
+    inboxes: Vec<InboxFinding>,
     /// Where what is pruned is exported to.
     export: Option<ExportFinding>,
     warnings: Vec<String>,
@@ -63,13 +65,16 @@ struct Found {
     attention: bool,
 }
 
-/// Looks at everything. Exit code 3 if all that is wrong are missing tables.
+/// Looks at everything. Exit code 3 if all that is wrong are missing tables, or topics of an inbox that nobody can read yet.
 ///
 /// # Errors
 /// All that failed.
 pub async fn run(a: &Validate, json: bool) -> Outcome {
-    let config = config::load(Sources { to: &a.to, ..a.source.sources() })?;
-    let mut report = Report { outboxes: vec![], destinations: vec![], export: None, warnings: vec![] };
+    let config = config::load(Sources { to: &a.to, inbox: true, ..a.source.sources() })?;
+    if config.outboxes.is_empty() && config.inboxes.is_empty() {
+        return Err(Failure::new(&codes::NO_DATABASE, "neither an outbox nor an inbox is configured").into());
+    }
+    let mut report = Report { outboxes: vec![], destinations: vec![], inboxes: vec![], export: None, warnings: vec![] };
     for outbox in &config.outboxes {
         let finding = look_at_outbox(&config, outbox, &mut report.warnings).await;
         report.outboxes.push(finding);
@@ -78,14 +83,19 @@ pub async fn run(a: &Validate, json: bool) -> Outcome {
         let finding = look_at_destination(&config, destination, &mut report.warnings).await;
         report.destinations.push(finding);
     }
-    if let Some(folder) = &config.relay.export {
+    for inbox in &config.inboxes {
+        report.inboxes.push(validate_inbox::look(inbox).await);
+    }
+    if let Some(folder) = config.relay.export.as_ref().filter(|_| !config.outboxes.is_empty()) {
         let error = check_folder(folder).await.err().map(|e| prune::failure(&e));
         report.export = Some(ExportFinding { folder: folder.display().to_string(), ok: error.is_none(), error });
     }
-    if config.destinations.is_empty() {
+    if config.destinations.is_empty() && !config.outboxes.is_empty() {
         report.warnings.push("there is no destination: a relay would have nothing to do".into());
     }
-    for d in config.destinations.iter().filter(|d| config.routes.iter().all(|route| !route.goes_to(&d.name))) {
+    let without_route = |d: &&Destination| config.routes.iter().all(|route| !route.goes_to(&d.name));
+    // Without an outbox a destination is where an inbox has its brokers from.
+    for d in config.destinations.iter().filter(without_route).filter(|_| !config.outboxes.is_empty()) {
         report.warnings.push(format!("no route goes to destination {}: nothing will be delivered to it", d.name));
     }
     if json {
@@ -94,14 +104,15 @@ pub async fn run(a: &Validate, json: bool) -> Outcome {
         output::lines(sentences(&report))?;
     }
     let mut failures: Vec<Failure> = report.outboxes.into_iter().filter_map(|o| o.error).collect();
-    let only_tables = failures.iter().all(|f| f.code == codes::TABLES_MISSING.code);
     failures.extend(report.destinations.into_iter().filter_map(|d| d.error));
     failures.extend(report.export.and_then(|e| e.error));
+    let look = report.inboxes.iter().flat_map(|i| &i.topics).any(|topic| topic.attention);
+    failures.extend(report.inboxes.into_iter().flat_map(|i| i.errors));
     if failures.is_empty() {
-        return Ok(Exit::Fine);
+        return Ok(if look { Exit::Attention } else { Exit::Fine });
     }
     let failures = Failures(failures);
-    if only_tables && failures.0.iter().all(|f| f.code == codes::TABLES_MISSING.code) {
+    if failures.0.iter().all(|f| f.code == codes::TABLES_MISSING.code) {
         failures.report(json);
         return Ok(Exit::Attention);
     }
@@ -267,11 +278,13 @@ fn sentences(report: &Report) -> Vec<String> {
             lines.push(format!("{mark}   {}: {}", f.subject, f.text));
         }
     }
+    report.inboxes.iter().for_each(|i| lines.extend(i.sentences()));
     if let Some(e) = &report.export {
         lines.push(format!("{} export to {}", if e.ok { "ok  " } else { "FAIL" }, e.folder));
     }
     lines.extend(report.warnings.iter().map(|w| format!("warn {w}")));
-    for ddl in report.outboxes.iter().filter_map(|o| o.missing_ddl.as_ref()) {
+    let of_outboxes = report.outboxes.iter().filter_map(|o| o.missing_ddl.as_ref());
+    for ddl in of_outboxes.chain(report.inboxes.iter().filter_map(|i| i.missing_ddl.as_ref())) {
         lines.push(String::new());
         lines.extend(ddl.lines().map(str::to_owned));
     }

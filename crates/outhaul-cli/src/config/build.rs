@@ -1,6 +1,7 @@
 //! From the tree to the configuration, with everything that has to hold between its parts.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use outhaul_core::config::{LaneLimits, Settings};
 use outhaul_core::destination::MAX_DESTINATIONS;
@@ -154,7 +155,7 @@ fn outboxes(tables: &[Table], may_be_none: bool, p: &mut Problems) -> Vec<Outbox
             store.columns = columns(t, p);
             refuse_keys(t, "status.", "is for mode = \"status\"", p);
         }
-        let ms = |key, p: &mut Problems| std::time::Duration::from_millis(t.whole(key, p).unwrap_or_default());
+        let ms = |key, p: &mut Problems| Duration::from_millis(t.whole(key, p).unwrap_or_default());
         store.max_message_bytes = t.whole("max_message_bytes", p).unwrap_or_default();
         store.connect_timeout = ms("connect_timeout", p);
         store.statement_timeout = ms("statement_timeout", p);
@@ -179,7 +180,7 @@ fn outboxes(tables: &[Table], may_be_none: bool, p: &mut Problems) -> Vec<Outbox
 const NATIVE_TABLE: &str = "outbox_native";
 
 /// A poll that waits longer would be taken for one without an answer.
-const MAX_INTERVAL: std::time::Duration = std::time::Duration::from_secs(5);
+const MAX_INTERVAL: Duration = Duration::from_secs(5);
 
 fn refuse_keys(t: &Table, prefix: &str, why: &str, p: &mut Problems) {
     for key in t.section.keys.iter().filter(|key| key.name.starts_with(prefix) && t.node(key.name).is_some()) {
@@ -212,7 +213,7 @@ fn status_table(t: &Table, table: String, p: &mut Problems) -> StatusTable {
         pending: must("status.pending", standard.pending, p),
         sent: must("status.sent", standard.sent, p),
         dead: t.text("status.dead", p),
-        interval: t.whole("status.interval", p).map(std::time::Duration::from_millis),
+        interval: t.whole("status.interval", p).map(Duration::from_millis),
         batch: t.whole("status.batch", p).map(|n| u32::try_from(n).unwrap_or(u32::MAX)),
         archive: archive(t, p),
     };
@@ -228,7 +229,7 @@ fn status_table(t: &Table, table: String, p: &mut Problems) -> StatusTable {
 }
 
 fn archive(t: &Table, p: &mut Problems) -> Option<Archive> {
-    let millis = std::time::Duration::from_millis;
+    let millis = Duration::from_millis;
     let after = millis(t.whole("status.archive_after", p).unwrap_or_default());
     let purge_after = t.whole("status.purge_after", p).map(millis);
     let Some(table) = t.text("status.archive", p) else {
@@ -516,6 +517,14 @@ fn inboxes(tables: &[Table], destinations: &[Destination], p: &mut Problems) -> 
         store.table_prefix = t.text("table_prefix", p).unwrap_or_default();
         let group = t.text("group", p).unwrap_or_default();
         let count = |key, p: &mut Problems| bytes(t.whole(key, p).unwrap_or_default());
+        let retention_ms = t.whole("retention", p);
+        let window_ms = t.whole("replay_window", p).unwrap_or_default();
+        if let Some(retention_ms) = retention_ms.filter(|ms| *ms < window_ms) {
+            let what = format!(
+                "retention is {retention_ms} ms, below replay_window, {window_ms} ms: what a replay brings again would be new"
+            );
+            p.at(t.place("retention"), &codes::BAD_VALUE, what);
+        }
         let broker = broker_of(t, destinations, p).unwrap_or_else(|| RocketMqConfig::new(""));
         inboxes.push(Inbox {
             name,
@@ -535,6 +544,7 @@ fn inboxes(tables: &[Table], destinations: &[Destination], p: &mut Problems) -> 
             max_batch: count("max_batch", p),
             max_batch_bytes: count("max_batch_bytes", p),
             memory_limit: count("memory_limit", p),
+            retention: retention_ms.map(Duration::from_millis),
         });
     }
     inboxes

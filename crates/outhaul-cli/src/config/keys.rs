@@ -489,6 +489,18 @@ const INBOX: &[Key] = &[
     ),
     key("memory_limit", Size(1_048_576), Default("64MiB"), "Most bytes that were read and are not stored yet."),
     key(
+        "retention",
+        Span(1_000),
+        Means("they are kept"),
+        "Messages that were done longer ago are deleted, in small steps, by one copy of the daemon. Its user needs DELETE on `inbox_message` for it. Not shorter than `replay_window`.",
+    ),
+    key(
+        "replay_window",
+        Span(0),
+        Default("7d"),
+        "How far back whoever sends may go and send again: `retention` of the relay, more where exported files are enqueued again.",
+    ),
+    key(
         "destination",
         Text,
         Means("the keys below"),

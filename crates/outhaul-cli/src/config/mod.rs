@@ -18,6 +18,7 @@ mod value;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use outhaul_core::config::{LaneLimits, Settings};
 use outhaul_core::destination::DestinationIndex;
@@ -85,6 +86,8 @@ pub struct Inbox {
     pub max_batch_bytes: usize,
     /// Most bytes that are not stored yet.
     pub memory_limit: usize,
+    /// How long done messages are kept; None: for ever.
+    pub retention: Option<Duration>,
 }
 
 /// `[[route]]`.

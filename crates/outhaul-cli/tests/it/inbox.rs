@@ -21,7 +21,7 @@ fn patience() -> Duration {
 }
 
 /// Waits until it is so.
-async fn eventually(what: &str, limit: Duration, mut is_so: impl AsyncFnMut() -> bool) {
+pub async fn eventually(what: &str, limit: Duration, mut is_so: impl AsyncFnMut() -> bool) {
     let until = Instant::now() + limit;
     while !is_so().await {
         assert!(Instant::now() < until, "it never came to pass: {what}");
@@ -39,7 +39,7 @@ impl Dice {
     }
 }
 
-async fn topic_with(namesrv: &str, queues: u16) -> (Client, String) {
+pub async fn topic_with(namesrv: &str, queues: u16) -> (Client, String) {
     let client = Client::new(ClientOptions::new(namesrv).unwrap());
     let topic = topic_name();
     Admin::new(&client).create_topic(&CreateTopic::new(&topic, queues), &Where::Everywhere).await.unwrap();
@@ -48,14 +48,18 @@ async fn topic_with(namesrv: &str, queues: u16) -> (Client, String) {
 }
 
 /// A consumer's database, and a folder with a configuration that reads a topic into it.
-struct Service {
-    database: Arc<TestDatabase>,
-    folder: Folder,
+pub struct Service {
+    pub database: Arc<TestDatabase>,
+    pub folder: Folder,
 }
 
 impl Service {
-    async fn new(flavour: Flavour, namesrv: &str, topic: &str, more: &str) -> Self {
-        let (database, folder) = (create(flavour).await, Folder::new());
+    pub async fn new(flavour: Flavour, namesrv: &str, topic: &str, more: &str) -> Self {
+        Self::with(create(flavour).await, namesrv, topic, more)
+    }
+
+    pub fn with(database: TestDatabase, namesrv: &str, topic: &str, more: &str) -> Self {
+        let folder = Folder::new();
         let config = format!(
             "[[inbox]]\nname = \"points\"\nurl = \"{}\"\nnamesrv = [\"{namesrv}\"]\ngroup = \"{}\"\n\
              topics = [\"{topic}\"]\n{more}\n",
@@ -66,20 +70,20 @@ impl Service {
         Self { database: Arc::new(database), folder }
     }
 
-    async fn start(&self, health: &str) -> Running {
+    pub async fn start(&self, health: &str) -> Running {
         let mut running = self.folder.start(&["inbox", "--health-file", health, "--json"], &[]);
         running.says("reading into the inbox").await;
         running
     }
 
-    async fn statements(&self) -> Value {
+    pub async fn statements(&self) -> Value {
         let page = self.folder.run(&["contract", "--inbox", "points", "--json"], "", &[]).await.expect(0).json();
         let mut all: Vec<Value> = page["sql"].as_object().unwrap().values().cloned().collect();
         assert_eq!(all.len(), 1, "{page}");
         all.remove(0)
     }
 
-    async fn count(&self, sql: &str) -> u64 {
+    pub async fn count(&self, sql: &str) -> u64 {
         let mut session = match Session::open(self.database.flavour, &self.database.url).await {
             Ok(session) => session,
             Err(_) => return 0,
@@ -88,17 +92,17 @@ impl Service {
         rows.first().and_then(|row| row[0].as_ref()).and_then(|text| text.parse().ok()).unwrap_or_default()
     }
 
-    async fn ids(&self) -> Vec<String> {
+    pub async fn ids(&self) -> Vec<String> {
         let rows = self.database.query("SELECT id FROM inbox_message ORDER BY seq").await;
         rows.into_iter().map(|row| row[0].clone().unwrap()).collect()
     }
 
-    fn health(&self, file: &str) -> Value {
+    pub fn health(&self, file: &str) -> Value {
         self.folder.json_lines(file).pop().unwrap_or_default()
     }
 }
 
-fn statement(sql: &Value, name: &str) -> String {
+pub fn statement(sql: &Value, name: &str) -> String {
     let text = sql[name].as_str().unwrap_or_else(|| panic!("no statement {name}: {sql}"));
     text.trim_end_matches(';').to_owned()
 }
@@ -277,12 +281,12 @@ async fn effects_happen_once_sqlite_rocketmq_4() {
     effects_happen_once(Flavour::Sqlite, RocketMq::V4, 150).await;
 }
 
-async fn send(client: &Client, queue: &MessageQueue, message: Message) {
+pub async fn send(client: &Client, queue: &MessageQueue, message: Message) {
     let producer = Producer::new(client, "outhaul-test").unwrap();
     producer.send(queue, &message, &SendOptions::default()).await.unwrap();
 }
 
-fn message(topic: &str, properties: &[(&str, &str)]) -> Message {
+pub fn message(topic: &str, properties: &[(&str, &str)]) -> Message {
     let message = Message::new(topic, "payload").unwrap();
     properties.iter().fold(message, |message, (name, value)| match *name {
         "UNIQ_KEY" => message.with_unique_key(value).unwrap(),
@@ -361,7 +365,22 @@ async fn what_does_not_fit_is_put_aside(flavour: Flavour) {
             _ => "UPDATE inbox_message SET done_at = '2020-01-01'".to_owned(),
         })
         .await;
-    assert_eq!(session.execute(&statement(&sql, "prune")).await, 6);
+    session.execute("UPDATE inbox_message SET done_at = NULL WHERE id = 'a4'").await;
+    let mut handler = service.database.session().await;
+    if flavour != Flavour::Sqlite {
+        for mysql in [&mut handler, &mut session] {
+            if sql["isolation"].is_string() {
+                mysql.execute(&statement(&sql, "isolation")).await; // of the next transaction
+            }
+        }
+        handler.execute(&statement(&sql, "begin")).await;
+        assert_eq!(handler.query(&statement(&sql, "next")).await[0][0].as_deref(), Some("a4"));
+    }
+    assert_eq!(session.execute(&statement(&sql, "prune")).await, 5, "it waits for no handler");
+    assert_eq!(session.execute(&statement(&sql, "prune")).await, 0);
+    if flavour != Flavour::Sqlite {
+        handler.execute("ROLLBACK").await;
+    }
     daemon.signal("TERM").await;
     daemon.end().await.expect(0);
 }
@@ -423,9 +442,8 @@ async fn a_database_that_goes_away_postgres() {
 /// Three members share eight queues; a broker that is killed comes back; a member that goes leaves its queues to the
 /// others.
 #[cfg(feature = "postgres")]
-#[tokio::test(flavor = "multi_thread")]
-async fn members_share_queues_and_brokers_come_back() {
-    let broker = OwnRocketMq::start(RocketMq::V4, &[]).await;
+async fn members_share_queues_and_brokers_come_back(version: RocketMq) {
+    let broker = OwnRocketMq::start(version, &[]).await;
     let (client, topic) = topic_with(broker.namesrv(), 8).await;
     let service = Service::new(Flavour::Postgres, broker.namesrv(), &topic, "").await;
     let count = async || service.count("SELECT count(*) FROM inbox_message").await;
@@ -474,6 +492,18 @@ async fn members_share_queues_and_brokers_come_back() {
     assert_eq!((ids.len(), count().await), (176, 176));
 }
 
+#[cfg(feature = "postgres")]
+#[tokio::test(flavor = "multi_thread")]
+async fn members_share_queues_and_brokers_come_back_4() {
+    Box::pin(members_share_queues_and_brokers_come_back(RocketMq::V4)).await;
+}
+
+#[cfg(feature = "postgres")]
+#[tokio::test(flavor = "multi_thread")]
+async fn members_share_queues_and_brokers_come_back_5() {
+    Box::pin(members_share_queues_and_brokers_come_back(RocketMq::V5)).await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_missing_is_named() {
     let folder = Folder::new();
@@ -490,6 +520,8 @@ async fn what_is_missing_is_named() {
     folder.write("outhaul.toml", &format!("{keys}topics = [\"a\"]\n"));
     let no_outbox = run(&["relay"]).await;
     assert!(no_outbox.contains("OUT-3007"), "{no_outbox}");
+    let no_tables = folder.run(&["inbox", "--status"], "", &[]).await.expect(1).stderr;
+    assert!(no_tables.contains("OUT-1007") && no_tables.contains("outhaul init --inbox"), "{no_tables}");
     folder.run(&["init", "--inbox"], "", &[]).await.expect(0);
     let away = folder.run(&["inbox"], "", &[]).await.expect(1).stderr;
     assert!(away.contains("OUT-5050"), "{away}");

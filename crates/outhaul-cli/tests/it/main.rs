@@ -11,6 +11,7 @@ mod enqueue;
 mod export;
 #[cfg(feature = "sqlite")]
 mod inbox;
+mod inbox_brokers;
 mod journey;
 mod operate;
 mod program;

@@ -13,7 +13,7 @@ use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::Command;
 use tokio::time::timeout;
 
-use crate::program::{LIMIT, Running, eventually};
+use crate::program::{LIMIT, Running, Scene, eventually};
 use crate::recipes::{Recipe, variables};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -50,12 +50,20 @@ async fn java(version: RocketMq, client_version: &str) {
             broker.namesrv()
         ),
     );
-    // Two: with one and the application, which are asked in turn, and two questions a round, each would get the same ever again.
-    let files = ["health-1", "health-2"];
+    // Members are asked in turn, two questions a round: with an even number of them each would get the same question ever
+    // again. Three, the application, and somebody else's.
+    let files = ["health-1", "health-2", "health-3"];
     let mut running = files.map(|file| scene.folder.start(&["checkback", "--health-file", file, "--json"], &[]));
     for copy in &mut running {
         copy.says("answering check-backs").await;
     }
+    // In the same group by mistake: it finds no row of any of these messages.
+    let stranger = Scene::ready(Flavour::Sqlite).await;
+    let to = format!("rocketmq://{}", broker.namesrv());
+    let theirs =
+        ["checkback", "--db", stranger.url(), "--to", &to, "--group", &group, "--health-file", "health", "--json"];
+    let mut theirs = stranger.folder.start(&theirs, &[]);
+    theirs.says("answering check-backs").await;
     let of_copy = |file: &str, name: &str| scene.folder.json_lines(file).pop().and_then(|h: Value| h[name].as_u64());
     let told = |name: &str| files.iter().filter_map(|file| of_copy(file, name)).sum::<u64>();
 
@@ -102,9 +110,13 @@ async fn java(version: RocketMq, client_version: &str) {
     assert_eq!(orders.len(), 15, "14 of the application, since one was killed before it committed, and one by hand");
     eventually("all is delivered", async || orders.is_subset(&delivered(&client, &topic).await)).await;
     assert_eq!(delivered(&client, &topic).await, orders, "each order is announced, and nothing else is");
+    let health = stranger.folder.json_lines("health").pop().unwrap();
+    let answers = ["commits", "rollbacks"].map(|name| health[name].as_u64());
+    assert_eq!(answers, [Some(0), Some(0)], "who has another database judges nothing: {health}");
+    assert!(health["unknowns"].as_u64() > Some(0), "it was asked: {health}");
     let sent = scene.database.query_u64("SELECT COUNT(*) FROM outbox_transaction WHERE state = 'sent'").await;
     assert_eq!(sent, 1, "what was ended is not delivered again");
-    for running in running.into_iter().chain([relay]) {
+    for running in running.into_iter().chain([relay, theirs]) {
         running.signal("TERM").await;
         running.end().await.expect(0);
     }

@@ -1,14 +1,17 @@
 //! `outhaul validate`.
 
 use outhaul_testkit::servers::Flavour;
+use outhaul_testkit::servers::rocketmq::RocketMq;
 
-use crate::program::{Scene, on_every_database};
+use crate::inbox::{Service, topic_with};
+use crate::program::{Folder, Scene, on_every_database};
 
 on_every_database!(
     before_and_after_init,
     a_destination_that_does_not_start,
     an_inbox_is_only_looked_at,
     the_folder_of_exports_is_tried_out,
+    inboxes_need_no_outbox,
 );
 
 async fn before_and_after_init(flavour: Flavour) {
@@ -66,6 +69,54 @@ async fn an_inbox_is_only_looked_at(flavour: Flavour) {
     scene.run(&["relay", "--db", scene.url(), "--to", &to, "--until-empty"]).await.expect(0);
     let report = scene.run(&look).await.expect(0).json();
     assert_eq!(report["destinations"][0]["findings"], serde_json::json!([]), "{report}");
+}
+
+/// A configuration that has only inboxes is looked at: tables, rights, brokers, topics. Nothing is made by it.
+async fn inboxes_need_no_outbox(flavour: Flavour) {
+    let namesrv = RocketMq::V4.namesrv();
+    let (_client, topic) = topic_with(&namesrv, 3).await;
+    let mut service = Service::new(flavour, &namesrv, &topic, "retention = \"14d\"").await;
+    let validate = async |folder: &Folder, code: i32, variables: &[(&str, &str)]| {
+        folder.run(&["validate"], "", variables).await.expect(code)
+    };
+    let by_itself = validate(&service.folder, 0, &[]).await.stdout;
+    assert!(
+        by_itself.contains("ok   inbox points: group ") && by_itself.contains("are made at the start"),
+        "{by_itself}"
+    );
+    assert!(by_itself.contains(&format!("  ok   topic {topic}: 3 queues can be read")), "{by_itself}");
+    let by_hand = [("OUTHAUL__INBOX__POINTS__CREATE_TABLE", "false")];
+    let missing = validate(&service.folder, 3, &by_hand).await;
+    let ddl = missing.stdout.contains("FAIL inbox points") && missing.stdout.contains("CREATE TABLE");
+    assert!(ddl && missing.stderr.starts_with("OUT-3025 inbox points: "), "{missing:?}");
+    service.folder.run(&["init", "--inbox"], "", &[]).await.expect(0);
+    let report = service.folder.run(&["validate", "--json"], "", &[]).await.expect(0).json();
+    let found = &report["inboxes"][0];
+    assert_eq!(
+        (&found["ok"], &found["makes_tables"], &report["warnings"]),
+        (&true.into(), &false.into(), &serde_json::json!([]))
+    );
+    let away = validate(&service.folder, 1, &[("OUTHAUL__INBOX__POINTS__NAMESRV", "127.0.0.1:9")]).await;
+    assert!(away.stderr.contains("OUT-5050 inbox points: "), "{}", away.stderr);
+    let twice = format!("{topic},{topic}:a");
+    let twice = validate(&service.folder, 2, &[("OUTHAUL__INBOX__POINTS__TOPICS", &twice)]).await;
+    assert_eq!(twice.stderr.matches("OUT-5051 inbox points: ").count(), 1, "{}", twice.stderr);
+    if flavour != Flavour::Sqlite {
+        let all = if flavour == Flavour::Postgres {
+            ["SELECT, INSERT, UPDATE ON inbox_message", "SELECT, INSERT, UPDATE ON inbox_queue"]
+        } else {
+            ["SELECT, INSERT, UPDATE ON *", "SELECT ON *"]
+        };
+        let database = std::sync::Arc::get_mut(&mut service.database).unwrap();
+        let narrow = database.restricted_user(&all).await;
+        let narrow = ("OUTHAUL__INBOX__POINTS__URL", narrow.as_str());
+        let ran = validate(&service.folder, 1, &[narrow]).await;
+        assert!(ran.stderr.starts_with("OUT-1006 inbox points: "), "{}", ran.stderr);
+    }
+    let empty = Folder::new();
+    empty.write("outhaul.toml", "[relay]\n");
+    let none = validate(&empty, 2, &[]).await.stderr;
+    assert!(none.contains("OUT-3007") && none.contains("neither an outbox nor an inbox"), "{none}");
 }
 
 async fn the_folder_of_exports_is_tried_out(flavour: Flavour) {

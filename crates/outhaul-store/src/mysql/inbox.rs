@@ -1,6 +1,7 @@
 //! The `inbox_message` table of a consumer's MySQL or MariaDB database.
 
 use std::collections::HashSet;
+use std::time::Duration;
 
 use async_trait::async_trait;
 
@@ -11,7 +12,10 @@ use super::schema::TABLE_END;
 use super::statement::Statement;
 use super::values::{NOW, bytes, literal, number, number_opt, quoted};
 use crate::error::{StoreError, StoreErrorKind};
-use crate::inbox::{Arrival, COUNT_MAX, Inbox, InboxCounts, InboxMessage, InboxOutcome, Place, Step, Taken};
+use crate::inbox::{
+    Arrival, COUNT_MAX, Inbox, InboxCounts, InboxMessage, InboxOutcome, InboxPruned, PRUNE_ROWS, Place, Step, Taken,
+    age_seconds,
+};
 use crate::options::StoreOptions;
 use crate::store::StoreResult;
 
@@ -174,6 +178,24 @@ impl MySqlInbox {
         }
         link.commit().await?;
         Ok(Taken::Stored { new: answers.iter().skip(2).map(|a| a.affected).sum() })
+    }
+
+    /// By the index of what is done, which is in the order of its time. Looked up without a lock, deleted by exact numbers.
+    async fn prune_step(&self, link: &mut Link, consumer: &str, older_than: Duration) -> Result<InboxPruned, Failure> {
+        let [_, (table, _), _] = &self.tables;
+        let table = quoted(table);
+        let is_old = format!("done_at < {NOW} - INTERVAL {} SECOND", age_seconds(older_than));
+        let mut look = Statement::new(format!("SELECT seq FROM {table} FORCE INDEX (open) WHERE consumer = "));
+        look.push_bytes(consumer).push(&format!(" AND {is_old} ORDER BY done_at LIMIT {PRUNE_ROWS}"));
+        let rows = link.run(&[look]).await?.into_iter().flat_map(|a| a.rows);
+        let old: Vec<String> = rows.map(|row| Ok(number::<u64>(&row, 0)?.to_string())).collect::<StoreResult<_>>()?;
+        // Also if there are none: whether it may is to be known before the first is old.
+        let which = if old.is_empty() { "1 = 0".to_owned() } else { format!("seq IN ({})", old.join(", ")) };
+        // Never by a scan, which would wait for rows that handlers hold. Only this form of DELETE takes a hint.
+        let delete = format!("DELETE m FROM {table} m FORCE INDEX (PRIMARY) WHERE {which} AND {is_old}");
+        let answers = link.run(&[Statement::new(delete)]).await?;
+        let deleted = answers.first().map_or(0, |a| a.affected);
+        Ok(InboxPruned { deleted, next: (old.len() == PRUNE_ROWS).then(String::new) })
     }
 
     /// What `inbox_message` of an earlier version lacks. Nobody writes meanwhile.
@@ -478,6 +500,17 @@ impl Inbox for MySqlInbox {
             dead: number(&row, 1)?,
             oldest_seconds: number_opt(&row, 2)?.and_then(|n| u64::try_from(n).ok()).unwrap_or_default(),
         })
+    }
+
+    async fn prune(
+        &self,
+        consumer: &str,
+        older_than: Duration,
+        _from: Option<&str>,
+    ) -> Result<InboxPruned, StoreError> {
+        let mut held = self.slot(0)?.take(&self.dialer).await?;
+        let result = self.prune_step(&mut held.link, consumer, older_than).await;
+        held.give_back(result).map_err(|e| e.while_doing("pruning the inbox"))
     }
 
     async fn close(&self) {

@@ -1,6 +1,7 @@
 //! The `inbox_message` table of a consumer's PostgreSQL database.
 
 use std::collections::HashSet;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use tokio_postgres::types::Type;
@@ -8,7 +9,9 @@ use tokio_postgres::types::Type;
 use super::link::{Dialer, Failure, Link, Slot, Statement, get};
 use super::values::quoted;
 use crate::error::{StoreError, StoreErrorKind};
-use crate::inbox::{COUNT_MAX, Inbox, InboxCounts, InboxMessage, InboxOutcome, Place, Step, Taken};
+use crate::inbox::{
+    COUNT_MAX, Inbox, InboxCounts, InboxMessage, InboxOutcome, InboxPruned, PRUNE_ROWS, Place, Step, Taken, age_seconds,
+};
 use crate::options::StoreOptions;
 use crate::store::StoreResult;
 
@@ -398,6 +401,30 @@ impl Inbox for PostgresInbox {
             dead: dead.unsigned_abs(),
             oldest_seconds: oldest.unwrap_or_default().unsigned_abs(),
         })
+    }
+
+    async fn prune(&self, consumer: &str, older_than: Duration, from: Option<&str>) -> Result<InboxPruned, StoreError> {
+        let [_, (table, _), _] = &self.tables;
+        let table = quoted(table);
+        // What is done is in no index of times, which every message would pay for: the primary key is walked along, and
+        // rows are deleted by their exact ids.
+        let is_old = "done_at < clock_timestamp() - $3::bigint * interval '1 second'";
+        let sql = format!(
+            "WITH step AS MATERIALIZED (SELECT id, {is_old} AS old FROM {table} WHERE consumer = $1 AND id > $2 \
+               ORDER BY id LIMIT {PRUNE_ROWS}), \
+             gone AS (DELETE FROM {table} WHERE consumer = $1 AND id = ANY (ARRAY(SELECT id FROM step WHERE old)) \
+               AND {is_old} RETURNING 1) \
+             SELECT (SELECT count(*) FROM gone), (SELECT count(*) FROM step), (SELECT max(id) FROM step)"
+        );
+        let (from, age) = (from.unwrap_or_default(), age_seconds(older_than));
+        let held = self.slot(0)?.take(&self.dialer).await?;
+        let statement = Statement::new(&sql).with(&consumer, Type::TEXT).with(&from, Type::TEXT).with(&age, Type::INT8);
+        let answers = held.link.write(&self.dialer.begin_write, &[statement]).await;
+        let answers = held.give_back(answers).map_err(|e| e.while_doing("pruning the inbox"))?;
+        let Some(row) = answers.first().and_then(|rows| rows.first()) else { return Ok(InboxPruned::default()) };
+        let (deleted, looked_at, last): (i64, i64, Option<String>) = (get(row, 0)?, get(row, 1)?, get(row, 2)?);
+        let whole = usize::try_from(looked_at).is_ok_and(|n| n >= PRUNE_ROWS);
+        Ok(InboxPruned { deleted: deleted.unsigned_abs(), next: last.filter(|_| whole) })
     }
 
     async fn close(&self) {

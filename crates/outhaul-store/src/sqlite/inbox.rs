@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use rusqlite::{Connection, MAIN_DB, Transaction, params};
@@ -10,7 +11,9 @@ use super::names::{NOW_US, path_of, quoted};
 use super::refusal::refusal;
 use super::session::{Access, Session};
 use crate::error::{StoreError, StoreErrorKind};
-use crate::inbox::{COUNT_MAX, Inbox, InboxCounts, InboxMessage, InboxOutcome, Place, Step, Taken};
+use crate::inbox::{
+    COUNT_MAX, Inbox, InboxCounts, InboxMessage, InboxOutcome, InboxPruned, PRUNE_ROWS, Place, Step, Taken, age_seconds,
+};
 use crate::options::StoreOptions;
 use crate::store::StoreResult;
 
@@ -171,6 +174,25 @@ impl Tables {
             Ok(InboxCounts { waiting: number(0)?, dead: number(1)?, oldest_seconds: number(2)? })
         })
         .map_err(refusal)
+    }
+
+    /// Along the table in the order in which rows came, from behind `from`. Once all of a step came too late to be old,
+    /// what is behind it did too.
+    fn prune(&self, tx: &Transaction<'_>, consumer: &str, older_than: Duration, from: i64) -> StoreResult<InboxPruned> {
+        let before = format!("{NOW_US} - {} * 1000000", age_seconds(older_than));
+        let look = format!(
+            "SELECT count(*), max(seq), max(received_at < {before}) FROM \
+             (SELECT seq, received_at FROM {} WHERE seq > ? ORDER BY seq LIMIT {PRUNE_ROWS})",
+            self.message
+        );
+        let row = tx.query_row(&look, params![from], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)));
+        let (looked_at, last, some_old): (i64, Option<i64>, Option<bool>) = row.map_err(refusal)?;
+        let delete =
+            format!("DELETE FROM {} WHERE seq > ? AND seq <= ? AND consumer = ? AND done_at < {before}", self.message);
+        let deleted = tx.execute(&delete, params![from, last.unwrap_or(from), consumer]).map_err(refusal)?;
+        let whole = usize::try_from(looked_at).is_ok_and(|n| n >= PRUNE_ROWS);
+        let next = last.filter(|_| whole && some_old == Some(true)).map(|last| last.to_string());
+        Ok(InboxPruned { deleted: deleted as u64, next })
     }
 
     fn inspect(&self, connection: &Connection) -> StoreResult<()> {
@@ -336,6 +358,13 @@ impl Inbox for SqliteInbox {
     async fn counts(&self, consumer: &str) -> Result<InboxCounts, StoreError> {
         let (tables, consumer) = (Arc::clone(&self.tables), consumer.to_owned());
         self.writer.call(move |connection, _| tables.counts(connection, &consumer)).await
+    }
+
+    async fn prune(&self, consumer: &str, older_than: Duration, from: Option<&str>) -> Result<InboxPruned, StoreError> {
+        let from = from.and_then(|seq| seq.parse().ok()).unwrap_or_default();
+        let (tables, consumer) = (Arc::clone(&self.tables), consumer.to_owned());
+        let result = self.writer.write(move |tx| tables.prune(tx, &consumer, older_than, from)).await;
+        result.map_err(|e| e.while_doing("pruning the inbox"))
     }
 
     async fn close(&self) {

@@ -1,8 +1,9 @@
 //! The `inbox_message` table of a consumer.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use outhaul_store::inbox::{Inbox, InboxMessage, InboxOutcome};
+use outhaul_store::inbox::{Inbox, InboxMessage, InboxOutcome, PRUNE_ROWS};
 use outhaul_store::{StoreErrorKind, StoreOptions};
 
 use crate::servers::{self, Flavour, TestDatabase};
@@ -243,6 +244,73 @@ pub async fn an_earlier_table_gets_numbers(flavour: Flavour) {
     f.inbox.inspect_places().await.expect("of this version");
     assert_eq!(f.deliver("c", &[message("0"), message("d"), message("1")]).await, [Stored, Duplicate, Stored]);
     assert_eq!(f.ids_in_order().await, ["c", "b", "d", "a", "e", "0", "1"]);
+}
+
+/// What was done long ago goes, in small steps, and nothing else: not what was done lately, waits, is dead, or is another
+/// consumer's. A row that a handler holds is not waited for.
+pub async fn what_was_done_long_ago_goes(flavour: Flavour) {
+    let day = Duration::from_secs(86_400);
+    let f = fresh(flavour).await;
+    let prune = async |from: Option<&str>| f.inbox.prune("c", 7 * day, from).await.expect("prune");
+    assert_eq!((prune(None).await.deleted, prune(None).await.next), (0, None), "nothing is there");
+    let old = PRUNE_ROWS * 5 / 2;
+    let ids: Vec<String> = (0..old as u32).map(|n| format!("{:08x}", n.wrapping_mul(2_654_435_761))).collect();
+    let all: Vec<InboxMessage> = ids.iter().map(|id| message(id)).collect();
+    for part in all.chunks(250) {
+        f.deliver("c", part).await;
+    }
+    f.deliver("other", &all[..1]).await;
+    let ago = |days: u32| match flavour {
+        Flavour::Sqlite => format!("(CAST(strftime('%s', 'now') AS INTEGER) - {days} * 86400) * 1000000"),
+        Flavour::Postgres => format!("now() - interval '{days} days'"),
+        Flavour::MariaDb | Flavour::MySql => format!("CURRENT_TIMESTAMP - INTERVAL {days} DAY"),
+    };
+    let change = async |set: &str, which: &str| {
+        f.database.execute(&format!("UPDATE inbox_message SET {set} WHERE {which}")).await;
+    };
+    change(&format!("received_at = {}, done_at = {}", ago(9), ago(8)), "1 = 1").await;
+    // Of the last day, not done, dead, held: ids that are spread over all steps.
+    change(&format!("done_at = {}", ago(6)), &format!("id = '{}' AND consumer = 'c'", ids[3])).await;
+    change("done_at = NULL", &format!("id IN ('{}', '{}') AND consumer = 'c'", ids[700], ids[701])).await;
+    change(&format!("done_at = NULL, dead_at = {}", ago(8)), &format!("id = '{}'", ids[old - 1])).await;
+    let mut handler = f.database.session().await;
+    if flavour != Flavour::Sqlite {
+        handler.execute("BEGIN").await;
+        let held = format!("SELECT id FROM inbox_message WHERE id = '{}' AND consumer = 'c' FOR UPDATE", ids[700]);
+        assert_eq!(handler.query(&held).await.len(), 1);
+    }
+    let (mut deleted, mut steps, mut from) = (0, 0, None);
+    loop {
+        let step = prune(from.as_deref()).await;
+        assert!(step.deleted <= PRUNE_ROWS as u64, "{step:?}");
+        (deleted, steps) = (deleted + step.deleted, steps + 1);
+        match step.next {
+            Some(next) => from = Some(next),
+            None => break,
+        }
+    }
+    assert_eq!((deleted, steps), (old as u64 - 4, 3));
+    assert_eq!((prune(None).await.deleted, f.count().await), (0, 5));
+    let left = f.database.query("SELECT id FROM inbox_message WHERE consumer = 'c' ORDER BY seq").await;
+    let left: Vec<String> = left.into_iter().map(|row| row.into_iter().flatten().collect()).collect();
+    assert_eq!(left, [&ids[3], &ids[700], &ids[701], &ids[old - 1]].map(String::clone));
+    if flavour != Flavour::Sqlite {
+        handler.execute("ROLLBACK").await;
+    }
+    no_right_to_delete(f).await;
+}
+
+async fn no_right_to_delete(mut f: InboxFixture) {
+    let grants: &[&str] = match f.database.flavour {
+        Flavour::Sqlite => return, // it knows no users
+        Flavour::Postgres => &["SELECT, INSERT, UPDATE ON inbox_message"],
+        Flavour::MariaDb | Flavour::MySql => &["SELECT, INSERT, UPDATE ON *"],
+    };
+    let url = f.database.restricted_user(grants).await;
+    let narrow = outhaul_store::inbox::open(StoreOptions::new(url), 1).await.expect("open");
+    let refused = narrow.prune("nobody", Duration::from_secs(1), None).await.expect_err("no right");
+    assert_eq!(refused.kind, StoreErrorKind::Permission, "{refused}");
+    narrow.close().await;
 }
 
 impl InboxFixture {

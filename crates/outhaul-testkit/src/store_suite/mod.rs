@@ -229,6 +229,7 @@ cases! { $
         a_large_batch
         lanes_deliver_at_once
         an_earlier_table_gets_numbers
+        what_was_done_long_ago_goes
     }
     inbox_places {
         a_step_is_taken_once

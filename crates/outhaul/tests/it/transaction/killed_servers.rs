@@ -13,7 +13,8 @@ use super::judged::Trial;
 use super::stage::{IMPATIENT, LIMIT, Stage};
 
 const FEW: u64 = 240;
-const MANY: u64 = 1_200;
+/// As many as take ten minutes on a machine that is busy with other things too.
+const MANY: u64 = 480;
 /// So soon that the relay and check-backs race for what was not ended.
 const FALLBACK: Duration = Duration::from_secs(6);
 /// Processes are killed here too.
@@ -36,7 +37,7 @@ async fn servers_die(version: RocketMq, flavour: Flavour) {
     let settings = [&IMPATIENT[..], &["flushDiskType=SYNC_FLUSH"]].concat();
     let (broker, server) = tokio::join!(OwnRocketMq::start(version, &settings), OwnServer::start(flavour, &[]));
     let trial = Trial::new(Stage::on(broker.namesrv(), server.database().await).await);
-    let (all, kills) = if servers::soak() { (MANY, 8) } else { (FEW, 2) };
+    let (all, kills) = if servers::soak() { (MANY, 6) } else { (FEW, 2) };
     let address = broker.address(Part::BrokerA).await;
     let proxy = Proxy::start(address).await;
     let names = Detour::names(broker.address(Part::Namesrv).await, vec![(address, proxy.address())]).await;
