@@ -106,6 +106,8 @@ impl Reader<'_> {
         self.begin = 0;
         let left = usize::try_from(self.end - self.at).unwrap_or(usize::MAX);
         let more = (bytes - held).max(self.read_bytes).min(left);
+        // Not twice as much as is needed.
+        self.buffer.reserve_exact(more);
         self.buffer.resize(held + more, 0);
         let n = self.spool.read_at(self.at, self.buffer.get_mut(held..).unwrap_or_default())?;
         self.at += n as u64;
@@ -161,7 +163,7 @@ impl<'a> Sources<'a> {
         of: usize,
     ) -> io::Result<()> {
         let Some(spool) = spool else { return Ok(()) };
-        let read_bytes = (self.memory / of.max(1)).clamp(READ_BYTES.0, READ_BYTES.1);
+        let read_bytes = (self.memory / of.max(1) / 2).clamp(READ_BYTES.0, READ_BYTES.1);
         self.readers.push(Reader { spool, side, at, end, buffer: Vec::new(), begin: 0, read_bytes });
         self.advance(self.readers.len() - 1)
     }

@@ -52,11 +52,11 @@ impl Spool {
         if self.buffer.len() >= WRITE_BYTES { self.flush() } else { Ok(()) }
     }
 
-    /// Hands what was appended to the system. Nothing is appended later than the first read.
+    /// Hands what was appended to the system. Nothing is read before that.
     pub(crate) fn flush(&mut self) -> io::Result<()> {
         self.file.write_all(&self.buffer)?;
         self.written += self.buffer.len() as u64;
-        self.buffer = Vec::new();
+        self.buffer.clear();
         Ok(())
     }
 
