@@ -53,8 +53,10 @@ pub type Page = Vec<Vec<Cell>>;
 pub enum Wanted {
     /// A SELECT of the caller's. It runs in a transaction that may only read.
     Query(String),
-    /// The outbox table, also what is scheduled: id, created_at or NULL, topic.
+    /// The outbox table, also what is scheduled: id, created_at or NULL, topic. Of a status table those that wait.
     Outbox,
+    /// As [`Wanted::Outbox`], but of a status table all rows, whatever their status, and those of its archive.
+    Kept,
     /// Messages of transactions that have committed: message's id, created_at.
     Transactions,
     /// `inbox_message` of a consumer: id, received_at, `SHARD:POSITION` or what else is there.
@@ -179,7 +181,21 @@ pub(crate) fn statement(
     let table = |name: &str| quoted(&options.table(name));
     match wanted {
         Wanted::Query(sql) => sql.trim().trim_end_matches(';').to_owned(),
-        Wanted::Outbox => {
+        Wanted::Outbox | Wanted::Kept if options.status.is_some() => {
+            let Some(of) = &options.status else { return String::new() };
+            let text = if options.kind() == Ok(DatabaseKind::MySql) { "CHAR" } else { "TEXT" };
+            let created_at = of.created_at.as_deref().map_or_else(|| "NULL".to_owned(), quoted);
+            let rows = |table: &str| {
+                let name = table.split('.').map(quoted).collect::<Vec<_>>().join(".");
+                format!("SELECT CAST({} AS {text}), {created_at}, {} FROM {name}", quoted(&of.id), quoted(&of.topic))
+            };
+            match (wanted, &of.archive) {
+                (Wanted::Kept, Some(archive)) => format!("{} UNION ALL {}", rows(&of.table), rows(&archive.table)),
+                (Wanted::Kept, None) => rows(&of.table),
+                _ => format!("{} WHERE {} = {}", rows(&of.table), quoted(&of.status), literal(&of.pending)),
+            }
+        }
+        Wanted::Outbox | Wanted::Kept => {
             let columns = &options.columns;
             let created_at = columns.created_at.as_deref().map_or_else(|| "NULL".to_owned(), quoted);
             let (id, topic) = (quoted(&columns.id), quoted(&columns.topic));

@@ -320,6 +320,21 @@ async fn what_was_sent_long_ago_is_archived(flavour: Flavour) {
     assert_eq!((count("outbox_message").await, count("outbox_archive").await), (2, 4));
     scene.drain().await;
     assert_eq!(scene.folder.json_lines("orders.jsonl").len(), 4, "nothing is sent again");
+    // Orders are compared with the log, with the table and with its archive.
+    scene.database.execute("CREATE TABLE orders (id VARCHAR(36))").await;
+    scene.database.execute("INSERT INTO orders SELECT id FROM outbox_message").await;
+    scene.database.execute("INSERT INTO orders SELECT id FROM outbox_archive").await;
+    scene.database.execute("INSERT INTO orders VALUES ('2')").await; // has left the archive; the log has it
+    let query = ["reconcile", "--json", "--from", "beginning", "--query", "SELECT id FROM orders"];
+    let compared = scene.run(&query).await.expect(0).json();
+    assert_eq!((&compared["missing"], &compared["checked"]), (&json!([]), &json!(7)), "{compared}");
+    scene.database.execute("INSERT INTO orders VALUES ('999')").await;
+    let compared = scene.run(&query).await.expect(3).json();
+    assert_eq!(
+        (compared["missing"].as_array().unwrap().len(), &compared["missing"][0]["id"]),
+        (1, &json!("999")),
+        "{compared}"
+    );
     // A row that was sent before Outhaul came is found in the archive.
     let old = scene.database.query_text("SELECT MIN(id) FROM outbox_archive").await;
     let audit = scene.run(&["audit", &old]).await.expect(0);

@@ -111,7 +111,7 @@ impl Known<'_> {
 
     /// What is in the outbox, as what a query is compared with.
     pub(super) async fn actual(&self, side: &mut Side) -> Result<Log, Failure> {
-        self.ids(self.asked.outbox, Wanted::Outbox, None, side).await?;
+        self.ids(self.asked.outbox, Wanted::Kept, None, side).await?;
         self.transactions(side).await?;
         self.log(self.asked.store, Part::Late, None, side).await
     }
