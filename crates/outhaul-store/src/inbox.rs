@@ -114,6 +114,7 @@ pub struct InboxPruned {
 pub const PRUNE_ROWS: usize = 500;
 
 /// The longest age that every database can subtract from its clock: a hundred years.
+#[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlite"))]
 const AGE_MAX_SECONDS: u64 = 3_155_760_000;
 
 /// An age in whole seconds, as statements have it.

@@ -96,11 +96,8 @@ impl Handler<'_> {
     fn prune(&self) -> String {
         let (table, consumer) = (self.table, &self.consumer);
         match self.database {
-            // Never by a scan, which would wait for rows that handlers hold.
             DatabaseKind::MySql => format!(
-                "DELETE m FROM (SELECT seq FROM {table} FORCE INDEX (open) WHERE consumer = {consumer}\n  \
-                 AND done_at < CURRENT_TIMESTAMP(6) - INTERVAL 14 DAY ORDER BY done_at LIMIT 1000) old\n  \
-                 STRAIGHT_JOIN {table} m FORCE INDEX (PRIMARY) ON m.seq = old.seq;"
+                "DELETE FROM {table} WHERE consumer = {consumer} AND done_at < CURRENT_TIMESTAMP(6) - INTERVAL 14 DAY LIMIT 1000;"
             ),
             DatabaseKind::Postgres => format!(
                 "DELETE FROM {table} WHERE ctid = ANY (ARRAY(SELECT ctid FROM {table} WHERE consumer = {consumer}\n  \
@@ -161,7 +158,7 @@ impl Handler<'_> {
         } else {
             "other handlers pass over the row meanwhile"
         };
-        let first = if self.database == DatabaseKind::MySql { "isolation before each begin and prune. " } else { "" };
+        let first = if self.database == DatabaseKind::MySql { "isolation before each begin. " } else { "" };
         format!(
             "{first}The simple way, in one transaction: begin, next, the effect in this database, done, commit; {alone}. done must\n\
              change 1 row. If the effect fails: ROLLBACK, then failed by itself: the message comes again after 1, 2, 4 …\n\
