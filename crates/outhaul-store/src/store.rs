@@ -242,6 +242,8 @@ pub struct InstanceStatus {
 pub struct NewRow {
     /// None: the database's default, a UUID.
     pub id: Option<String>,
+    /// The id was made because none was given: a status table that counts by itself leaves it out.
+    pub id_is_made: bool,
     /// Topic.
     pub topic: String,
     /// Key.

@@ -80,6 +80,7 @@ pub fn read(line: &[u8], limit_bytes: u64) -> Result<Option<NewRow>, String> {
         })
         .transpose()?;
     Ok(Some(NewRow {
+        id_is_made: id.is_none(),
         id: Some(id.unwrap_or_else(|| uuid::Uuid::now_v7().to_string())),
         topic: topic.ok_or("it has no topic")?,
         key,

@@ -136,6 +136,9 @@ async fn rows_are_delivered_once_and_marked(flavour: Flavour) {
     assert_eq!(scene.folder.json_lines("orders.jsonl").len(), 41);
     assert_eq!(scene.status_of(id).await, "SENT");
 
+    let given = "{\"id\":\"order-1\",\"topic\":\"order-created\",\"payload\":1}\n";
+    let refused = scene.folder.run(&["enqueue"], given, &[]).await;
+    assert!(refused.code != 0 && refused.stderr.contains("they are numbers there"), "{}", refused.stderr);
     let made =
         scene.folder.run(&["enqueue"], "{\"topic\":\"order-created\",\"payload\":{\"n\":100}}\n", &[]).await.expect(0);
     assert!(!made.lines()[0].is_empty());

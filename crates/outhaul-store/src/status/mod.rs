@@ -381,12 +381,6 @@ impl StatusStore {
     }
 }
 
-fn is_uuid(text: &str) -> bool {
-    let is_dash = |at| matches!(at, 8 | 13 | 18 | 23);
-    text.len() == 36
-        && text.bytes().enumerate().all(|(at, b)| if is_dash(at) { b == b'-' } else { b.is_ascii_hexdigit() })
-}
-
 fn weight(rows: &[Row]) -> usize {
     rows.iter().map(|row| row.payload.len() + row.headers.as_ref().map_or(0, String::len)).sum()
 }
@@ -511,8 +505,11 @@ impl Store for StatusStore {
         }
         let mut rows = rows.to_vec();
         if self.table.counts().await? {
-            // A UUID, which is made where no id was given, has no place among numbers: the table counts by itself.
-            rows.iter_mut().filter(|row| row.id.as_deref().is_some_and(is_uuid)).for_each(|row| row.id = None);
+            rows.iter_mut().filter(|row| row.id_is_made).for_each(|row| row.id = None);
+            if let Some(id) = rows.iter().filter_map(|row| row.id.as_ref()).find(|id| id.parse::<i128>().is_err()) {
+                let what = format!("{id} is no id of table {}: they are numbers there", self.options.table);
+                return Err(StoreError::new(StoreErrorKind::Configuration, what));
+            }
         }
         self.table.insert(&rows).await
     }

@@ -155,6 +155,7 @@ pub async fn rows_are_enqueued(flavour: Flavour) {
                 headers: (n % 5 == 0).then(|| r#"{"h":"1"}"#.to_owned()),
                 payload: format!("{{\"n\": {n}}}").into(),
                 available_at_us: None,
+                ..NewRow::default()
             })
             .collect();
         let ids = f.store.enqueue(&new).await.expect("enqueue");

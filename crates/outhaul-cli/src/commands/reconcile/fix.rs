@@ -179,7 +179,7 @@ impl<'a> Enqueue<'a> {
         }
         self.bytes += content.payload.len();
         let (topic, key, payload) = (content.topic, content.key, content.payload.into());
-        self.rows.push(NewRow { id: Some(id), topic, key, headers: None, payload, available_at_us: None });
+        self.rows.push(NewRow { id: Some(id), topic, key, payload, ..NewRow::default() });
         if self.rows.len() >= BATCH.0 || self.bytes >= BATCH.1 { self.rest(report) } else { Ok(()) }
     }
 
