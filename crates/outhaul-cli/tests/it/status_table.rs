@@ -104,6 +104,8 @@ async fn rows_are_delivered_once_and_marked(flavour: Flavour) {
     for n in 0..60 {
         scene.insert(n, if n % 3 == 0 { "stock-changed" } else { "order-created" }).await;
     }
+    let printed = scene.run(&["init", "--print"]).await.expect(0);
+    assert!(printed.stdout.contains("GRANT SELECT, UPDATE ON outbox_message TO relay;"), "{}", printed.stdout);
     let validated = scene.run(&["validate"]).await.expect(0);
     assert!(!validated.stdout.contains("no index"), "{}", validated.stdout);
     scene.drain().await;

@@ -392,7 +392,19 @@ impl Store for StatusStore {
     }
 
     fn ddl(&self, plan: &InitPlan) -> String {
-        self.inner.ddl(plan)
+        let table = &self.options.table;
+        let mut ddl = self.inner.ddl(plan);
+        ddl.push_str("\n-- Beside it, on the table that is there already, the relay's user needs:\n");
+        match &self.options.archive {
+            None => ddl.push_str(&format!("--   GRANT SELECT, UPDATE ON {table} TO relay;\n")),
+            Some(archive) => {
+                ddl.push_str(&format!("--   GRANT SELECT, UPDATE, DELETE ON {table} TO relay;\n"));
+                ddl.push_str(&format!("--   GRANT SELECT, INSERT, DELETE ON {} TO relay;\n", archive.table));
+                ddl.push_str("-- The archive has the columns of that table; `init` without --print makes it.\n");
+            }
+        }
+        ddl.push_str("-- Its application needs nothing more than it has: outbox_native stays empty.\n");
+        ddl
     }
 
     async fn init(&self, plan: &InitPlan) -> StoreResult<()> {
