@@ -110,10 +110,10 @@ async fn java(version: RocketMq, client_version: &str) {
     assert_eq!(orders.len(), 15, "14 of the application, since one was killed before it committed, and one by hand");
     eventually("all is delivered", async || orders.is_subset(&delivered(&client, &topic).await)).await;
     assert_eq!(delivered(&client, &topic).await, orders, "each order is announced, and nothing else is");
+    // Whom the broker asks is its own choice: in some runs it has asked the stranger about nothing.
     let health = stranger.folder.json_lines("health").pop().unwrap();
     let answers = ["commits", "rollbacks"].map(|name| health[name].as_u64());
     assert_eq!(answers, [Some(0), Some(0)], "who has another database judges nothing: {health}");
-    assert!(health["unknowns"].as_u64() > Some(0), "it was asked: {health}");
     let sent = scene.database.query_u64("SELECT COUNT(*) FROM outbox_transaction WHERE state = 'sent'").await;
     assert_eq!(sent, 1, "what was ended is not delivered again");
     for running in running.into_iter().chain([relay, theirs]) {
