@@ -147,13 +147,7 @@ impl Place {
 }
 
 fn unpack(stored: &StoredChunk, id: &str) -> Result<Vec<Place>, StoreError> {
-    let damaged = |e: chunk::DecodeError| {
-        let what = format!("chunk {} of shard {}: {e}", stored.base, stored.shard);
-        StoreError::new(StoreErrorKind::Corrupt, what)
-    };
-    let destinations = chunk::destination_names(stored.codec, &stored.bytes).map_err(damaged)?;
-    let messages =
-        chunk::decode(stored.codec, &stored.bytes, stored.shard, stored.base, &destinations).map_err(damaged)?;
+    let (messages, destinations) = unpacked(stored)?;
     Ok(messages
         .into_iter()
         .filter(|m| m.id == id)
@@ -163,6 +157,21 @@ fn unpack(stored: &StoredChunk, id: &str) -> Result<Vec<Place>, StoreError> {
             moved_at_us: stored.moved_at_us,
         })
         .collect())
+}
+
+/// The messages of a chunk, and the names of the destinations that their sets mean.
+///
+/// # Errors
+/// `Corrupt`: it cannot be read.
+pub fn unpacked(stored: &StoredChunk) -> Result<(Vec<Message>, Vec<String>), StoreError> {
+    let damaged = |e: chunk::DecodeError| {
+        let what = format!("chunk {} of shard {}: {e}", stored.base, stored.shard);
+        StoreError::new(StoreErrorKind::Corrupt, what)
+    };
+    let destinations = chunk::destination_names(stored.codec, &stored.bytes).map_err(damaged)?;
+    let messages =
+        chunk::decode(stored.codec, &stored.bytes, stored.shard, stored.base, &destinations).map_err(damaged)?;
+    Ok((messages, destinations))
 }
 
 /// The moment that a UUIDv7 holds, microseconds since 1970-01-01 UTC.

@@ -4,17 +4,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use outhaul_core::act::PositionRange;
-use outhaul_core::chunk::{self, DestinationNames};
+use outhaul_core::chunk::DestinationNames;
 use outhaul_core::message::{Message, Position, ShardId};
 use outhaul_core::receipt::LaneState;
 use outhaul_core::route::matches;
 use outhaul_core::runs::Run;
 use outhaul_relay::replay::begin_of;
-use outhaul_store::{
-    ParkedQuery, ReadPurpose, ReadRequest, ShardStatus, Store, StoreError, StoreErrorKind, StoredChunk,
-};
+use outhaul_store::{ParkedQuery, ReadPurpose, ReadRequest, ShardStatus, Store, StoreError, StoredChunk};
 
-use super::locate::Place;
+use super::locate::{Place, unpacked};
 
 /// What is looked for: everything that is named has to fit.
 #[derive(Clone, Debug, Default)]
@@ -223,17 +221,6 @@ async fn in_table(store: &Arc<dyn Store>, wanted: &Wanted<'_>, found: &mut Found
         }
         first = last + 1;
     }
-}
-
-fn unpacked(stored: &StoredChunk) -> Result<(Vec<Message>, Vec<String>), StoreError> {
-    let damaged = |e: chunk::DecodeError| {
-        let what = format!("chunk {} of shard {}: {e}", stored.base, stored.shard);
-        StoreError::new(StoreErrorKind::Corrupt, what)
-    };
-    let destinations = chunk::destination_names(stored.codec, &stored.bytes).map_err(damaged)?;
-    let messages =
-        chunk::decode(stored.codec, &stored.bytes, stored.shard, stored.base, &destinations).map_err(damaged)?;
-    Ok((messages, destinations))
 }
 
 impl Found {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use outhaul_testkit::servers::Flavour;
 use serde_json::{Value, json};
 
-use crate::program::{Running, Scene, eventually, on_every_database};
+use crate::program::{Running, Scene, eventually, on_every_database, on_every_server};
 
 on_every_database!(
     rows_are_delivered_once_and_marked,
@@ -14,10 +14,16 @@ on_every_database!(
     nothing_is_lost_under_kills_and_late_commits,
     what_is_dead_is_marked_and_left_out,
     what_no_value_is_there_for_stays_and_is_left_out,
-    a_row_that_somebody_holds_is_marked_later,
     what_was_sent_long_ago_is_archived,
     a_table_that_cannot_be_served_is_refused,
 );
+
+// SQLite has one lock for all.
+mod held {
+    use super::{Flavour, a_row_that_somebody_holds_is_marked_later, on_every_server};
+
+    on_every_server!(a_row_that_somebody_holds_is_marked_later);
+}
 
 /// The table of many services, as their own DDL makes it.
 fn ddl(flavour: Flavour, id: &str) -> Vec<String> {
@@ -266,9 +272,6 @@ async fn what_no_value_is_there_for_stays_and_is_left_out(flavour: Flavour) {
 }
 
 async fn a_row_that_somebody_holds_is_marked_later(flavour: Flavour) {
-    if flavour == Flavour::Sqlite {
-        return; // it has one lock for all
-    }
     let scene = Scene::with_status_table(flavour, counting_id(flavour), "").await;
     for n in 0..10 {
         scene.insert(n, "order-created").await;

@@ -132,12 +132,8 @@ impl PostgresStatusTable {
         sql: &str,
         values: &[(&(dyn ToSql + Sync), Type)],
     ) -> StoreResult<Vec<tokio_postgres::Row>> {
-        let mut statement = Statement::new(sql);
-        for (value, ty) in values {
-            statement = statement.with(*value, ty.clone());
-        }
         let held = slot.take(&self.dialer).await?;
-        let result = held.link.read(&self.dialer.begin_read, &[statement]).await;
+        let result = held.link.read(&self.dialer.begin_read, &[statement(sql, values)]).await;
         Ok(held.give_back(result)?.into_iter().next().unwrap_or_default())
     }
 
@@ -151,12 +147,8 @@ impl PostgresStatusTable {
         sql: &str,
         values: &[(&(dyn ToSql + Sync), Type)],
     ) -> StoreResult<Vec<tokio_postgres::Row>> {
-        let mut statement = Statement::new(sql);
-        for (value, ty) in values {
-            statement = statement.with(*value, ty.clone());
-        }
         let held = slot.take(&self.dialer).await?;
-        let result = held.link.write(&self.dialer.begin_write, &[statement]).await;
+        let result = held.link.write(&self.dialer.begin_write, &[statement(sql, values)]).await;
         Ok(held.give_back(result)?.into_iter().next().unwrap_or_default())
     }
 
@@ -247,6 +239,10 @@ impl PostgresStatusTable {
         let rows = self.ask(slot, &sql, &[(&ids, Type::TEXT_ARRAY), (&o.pending, Type::TEXT)]).await?;
         rows.iter().map(raw_row).collect()
     }
+}
+
+fn statement<'a>(sql: &'a str, values: &[(&'a (dyn ToSql + Sync), Type)]) -> Statement<'a> {
+    values.iter().fold(Statement::new(sql), |s, (value, ty)| s.with(*value, ty.clone()))
 }
 
 /// The name of a table in quotes; a schema may stand before it.

@@ -236,8 +236,8 @@ impl Marker {
 
     /// Marks some of what there is to mark. True: there is more.
     pub(super) async fn step(&self) -> StoreResult<bool> {
-        let mut more = self.mark_left().await?;
-        more |= self.mark_dead().await?;
+        self.mark_left().await?;
+        let mut more = self.mark_dead().await?;
         let (lanes, epoch) = {
             let state = lock(&self.state);
             (state.lanes.clone(), state.epoch)
@@ -359,14 +359,9 @@ impl Marker {
     }
 
     /// One by one: the lock that one of them meets is not the others'.
-    async fn mark_left(&self) -> StoreResult<bool> {
-        let mut left = {
-            let state = lock(&self.state);
-            let n = state.left.len().min(BATCH);
-            let now: VecDeque<Wanting> = state.left.iter().take(n).cloned().collect();
-            now
-        };
-        while let Some(row) = left.pop_front() {
+    async fn mark_left(&self) -> StoreResult<()> {
+        let left: Vec<Wanting> = lock(&self.state).left.iter().take(BATCH).cloned().collect();
+        for row in left {
             // It stays among those that are left until it is marked: the marks that are kept must not pass it.
             let marked = self.table.mark(std::slice::from_ref(&row.id), row.mark).await;
             let mut state = lock(&self.state);
@@ -387,7 +382,7 @@ impl Marker {
                 }
             }
         }
-        Ok(false)
+        Ok(())
     }
 
     async fn mark_dead(&self) -> StoreResult<bool> {

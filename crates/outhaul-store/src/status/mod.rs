@@ -244,7 +244,7 @@ impl StatusStore {
     }
 
     /// What waits and is not known, in order, at most `limit`, for a rescan: page by page from where the last one stopped.
-    async fn look_through(&self, limit: usize) -> StoreResult<(Vec<Place>, bool)> {
+    async fn look_through(&self, limit: usize) -> StoreResult<Vec<Place>> {
         let begun = Instant::now();
         let mut found = self.unknown(self.table.waiting(&Wanted::Timeless, limit + PAGE, true).await?);
         let from = lock(&self.pace).rescanned.take();
@@ -263,7 +263,7 @@ impl StatusStore {
         }
         found.truncate(limit);
         lock(&self.pace).rescan_saw(&found);
-        Ok((found, false))
+        Ok(found)
     }
 
     fn unknown(&self, mut places: Vec<Place>) -> Vec<Place> {
@@ -309,7 +309,7 @@ impl StatusStore {
         if takes_new && !answer.cut && answer.rows.len() < limit && bytes > 0 {
             let room = limit - answer.rows.len();
             let (mut places, mut more) = match listed {
-                Some(listed) => listed,
+                Some(places) => (places, false),
                 None => self.list(room).await?,
             };
             more |= places.len() > room;
