@@ -298,6 +298,7 @@ pub async fn run(arguments: Arguments) {
         shutdown_limit_ms: 30_000,
         maintenance: None,
         transactions: None,
+        watch: None,
     };
     if let Err(e) = outhaul_relay::run(vec![outbox], stop).await {
         eprintln!("relay: {e}");

@@ -158,6 +158,7 @@ pub async fn outhaul(place: &mut Place, arguments: &Arguments, shards: u16, sink
         shutdown_limit_ms: 60_000,
         maintenance: None,
         transactions: None,
+        watch: None,
     };
     let (took, report) =
         timed(server_port(arguments.db, &place.url), outhaul_relay::run(vec![outbox], Stop::new())).await;

@@ -172,6 +172,7 @@ impl Fleet {
                 shutdown_limit_ms: 60_000,
                 maintenance: None,
                 transactions: None,
+                watch: None,
             };
             instances.spawn(outhaul_relay::run(vec![outbox], stop.clone()));
         }

@@ -14,7 +14,7 @@ use crate::faults::Fault;
 use crate::instance::{Event, Recovered};
 use crate::intake::{Intake, ReadToken};
 use crate::lane::parked::told;
-use crate::lane::{Lane, LaneShare, RecentReceipt};
+use crate::lane::{Lane, LaneShare, LaneView, RecentReceipt};
 use crate::message::{Defect, Epoch, Message, Position, Row, Seq, ShardId};
 use crate::parked::{ParkedEntry, ParkedState, ParkedWrite};
 use crate::receipt::{LaneReceipt, LaneState, ReceiptRow};
@@ -25,6 +25,8 @@ use crate::runs::{Run, Runs};
 pub(crate) struct Window {
     base: Position,
     messages: VecDeque<Arc<Message>>,
+    /// When each was taken, microseconds of the wall clock. 0: it was scheduled.
+    taken_at_us: VecDeque<i64>,
     bytes: usize,
 }
 
@@ -36,6 +38,12 @@ impl Window {
     pub(crate) fn get(&self, position: Position) -> Option<Arc<Message>> {
         let at = usize::try_from(position.0.checked_sub(self.base.0)?).ok()?;
         self.messages.get(at).cloned()
+    }
+
+    /// When a message was taken, microseconds of the wall clock. 0: it was scheduled, or is not in memory.
+    pub(crate) fn taken_at_us(&self, position: Position) -> i64 {
+        let at = position.0.checked_sub(self.base.0).and_then(|at| usize::try_from(at).ok());
+        at.and_then(|at| self.taken_at_us.get(at)).copied().unwrap_or(0)
     }
 
     fn end(&self) -> Position {
@@ -153,6 +161,29 @@ impl Pipeline {
         }
     }
 
+    /// As others may see it; `paused` and `limited` of a lane are not its own affair.
+    pub(crate) fn lane_views(&self, config: &Config) -> Vec<LaneView> {
+        let released = self.released(config);
+        let view = |(index, lane): (DestinationIndex, &Lane)| {
+            let unsettled = lane.unsettled(released);
+            let first = (unsettled > 0).then(|| lane.first_unsettled());
+            let oldest_at_us = first.and_then(|p| self.window.get(p)).map(|m| m.created_at_us);
+            LaneView { unsettled, oldest_at_us, paused: self.is_paused(index, config), ..lane.view() }
+        };
+        config.indexes().zip(&self.lanes).map(view).collect()
+    }
+
+    /// Since when something waits to be stored, microseconds of the monotonic clock.
+    pub(crate) fn unstored_since_us(&self) -> Option<u64> {
+        let lanes = self.lanes.iter().filter_map(Lane::changed_at_us);
+        lanes.chain(self.oldest_unmoved_us).chain(self.acts.changed_at_us()).min()
+    }
+
+    /// When a message was taken, see [`Window::taken_at_us`].
+    pub(crate) fn taken_at_us(&self, position: Position) -> i64 {
+        self.window.taken_at_us(position)
+    }
+
     pub(crate) fn lanes(&self) -> &[Lane] {
         &self.lanes
     }
@@ -201,7 +232,14 @@ impl Pipeline {
     }
 
     /// Gives a row its position and puts it into the window.
-    pub(crate) fn accept(&mut self, row: Row, config: &Config, now: Now, events: &mut Vec<Event>) {
+    pub(crate) fn accept(
+        &mut self,
+        row: Row,
+        was_scheduled: bool,
+        config: &Config,
+        now: Now,
+        events: &mut Vec<Event>,
+    ) {
         let destinations = config.routes.destinations(&row.topic);
         let message = Arc::new(Message::from_row(row, self.window.end(), destinations));
         if message.seq < self.newest_seq {
@@ -243,6 +281,7 @@ impl Pipeline {
         self.unmoved_bytes += weight;
         self.window.bytes += weight;
         self.window.messages.push_back(message);
+        self.window.taken_at_us.push_back(if was_scheduled { 0 } else { now.wall_us });
         self.oldest_unmoved_us.get_or_insert(now.mono_us);
     }
 
@@ -309,6 +348,7 @@ impl Pipeline {
             && (self.window.base < taken || self.window.bytes - self.unmoved_bytes > config.settings.window_bytes)
         {
             let Some(message) = self.window.messages.pop_front() else { break };
+            self.window.taken_at_us.pop_front();
             self.window.bytes -= message.weight();
             self.window.base = Position(self.window.base.0 + 1);
         }

@@ -11,7 +11,10 @@ use outhaul_sink::{AckLevel, Outcome, Reason, Receipt, Sink, SinkInfo};
 use outhaul_store::{Store, StoreError};
 use tokio::time::Instant;
 
+use crate::clock::wall_us;
+use crate::engine::Outbox;
 use crate::repeats::Repeats;
+use crate::watch::{DestinationCounts, Watch};
 
 /// A destination as the relay is given it.
 #[derive(Clone)]
@@ -55,6 +58,7 @@ pub(crate) struct Runner {
     /// Messages that were not delivered, by code.
     failures: Mutex<Repeats<&'static str>>,
     store: Arc<dyn Store>,
+    watch: Option<(Watch, usize)>,
     memory: tokio::sync::Mutex<Memory>,
 }
 
@@ -66,7 +70,8 @@ struct Memory {
 }
 
 impl Runner {
-    pub(crate) fn new(destination: &Destination, store: Arc<dyn Store>) -> Self {
+    /// `at`: its index among the outbox's destinations.
+    pub(crate) fn new(destination: &Destination, outbox: &Outbox, at: usize) -> Self {
         Self {
             name: destination.name.clone(),
             sink: destination.sink.clone(),
@@ -78,9 +83,14 @@ impl Runner {
             failed: AtomicU64::new(0),
             forgotten: AtomicU64::new(0),
             failures: Mutex::default(),
-            store,
+            store: outbox.store.clone(),
+            watch: outbox.watch.clone().map(|watch| (watch, at)),
             memory: tokio::sync::Mutex::default(),
         }
+    }
+
+    fn counts(&self) -> Option<&DestinationCounts> {
+        self.watch.as_ref().and_then(|(watch, at)| watch.counts().destination(*at))
     }
 
     pub(crate) fn sink(&self) -> Arc<dyn Sink> {
@@ -93,6 +103,7 @@ impl Runner {
         if self.begun.load(Ordering::SeqCst) != batch.start {
             return None;
         }
+        let began = Instant::now();
         let sent = tokio::time::timeout(limit, self.sink.send(batch.slot, &batch.messages)).await;
         let outcomes = sent.unwrap_or_else(|_| {
             let reason = Reason::new("OUT-4003", format!("no answer within {} ms", batch.limit_ms));
@@ -101,6 +112,9 @@ impl Runner {
         let delivered = outcomes.iter().filter(|o| matches!(o, Outcome::Delivered(_))).count() as u64;
         self.delivered.fetch_add(delivered, Ordering::Relaxed);
         self.failed.fetch_add(batch.messages.len() as u64 - delivered, Ordering::Relaxed);
+        if let Some(counts) = self.counts() {
+            counts.sent(batch, &outcomes, began.elapsed(), wall_us());
+        }
         self.log_failures(&outcomes);
         Some(outcomes)
     }
@@ -176,6 +190,9 @@ impl Runner {
         let late = || Reason::new("OUT-4003", format!("not ready within {limit_ms} ms"));
         let result = started.map_err(|_| late()).and_then(|r| r.map_err(|e| Reason::new(e.code, e.message)));
         let info = result?;
+        if let Some(counts) = self.counts() {
+            counts.proves(info.level);
+        }
         let unchanged = info.unchanged && before.is_some();
         let said = SinkInfo { unchanged: false, ..info };
         if before.as_ref() != Some(&said) {

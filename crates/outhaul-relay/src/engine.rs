@@ -1,6 +1,6 @@
 //! From commands to calls, and from answers to inputs.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +14,8 @@ use outhaul_core::receipt::Reason;
 use outhaul_core::route::Routes;
 use outhaul_store::{LeaseRound, ReadPurpose, ReadRequest, Store, StoreError, StoreErrorKind};
 use tokio::sync::watch;
-use tokio::task::{Id, JoinSet};
+use tokio::task::{AbortHandle, Id, JoinSet};
+use tokio::time::Instant;
 
 use crate::clock::Clock;
 use crate::destination::{Delivered, Destination, Runner};
@@ -24,12 +25,15 @@ use crate::log::{CHECKPOINT, Log};
 use crate::maintenance::{self, Maintenance};
 use crate::stop::{Asked, Stop};
 use crate::transactions::{self, Transactions};
+use crate::watch::{Beside, LOOK, Overdue, Part, Tracker, Watch, WatchLimits, sampling};
 use crate::{acts, backlog, tending};
 
 /// A read of the log brings at most this much stored content.
 const LOG_READ_BYTES: usize = 1 << 20;
 /// What a lease round is called in the log.
 const LEASES: &str = "leases";
+/// An internal task ended without an answer.
+const TASK_LOST: &str = "OUT-4014";
 /// Waits between tries to reach the database at the start.
 const START_BACKOFF: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(5));
 
@@ -56,7 +60,12 @@ pub struct Outbox {
     pub maintenance: Option<Maintenance>,
     /// Transactional messages that the broker does not deliver. None: somebody else sees to them.
     pub transactions: Option<Transactions>,
+    /// Who shows how it stands, and counts. None: nobody. It must have been made for these destinations.
+    pub watch: Option<Watch>,
 }
+
+/// Limit of ending what is under way when the relay ends.
+const CLOSE_LIMIT: Duration = Duration::from_secs(10);
 
 /// What a relay did.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -100,7 +109,7 @@ pub async fn run(outboxes: Vec<Outbox>, stop: Stop) -> Result<Report, RelayError
 enum Asking {
     Leases,
     Recover(outhaul_core::message::ShardId, outhaul_core::message::Epoch),
-    Read(outhaul_core::intake::ReadToken),
+    Read(outhaul_core::intake::ReadToken, ReadKind),
     Ahead,
     Resolve,
     Checkpoint,
@@ -109,11 +118,16 @@ enum Asking {
     Parked(Lane, Vec<outhaul_core::message::Position>),
     Acts(Vec<(outhaul_core::message::ShardId, outhaul_core::message::Epoch)>),
     Find(outhaul_core::message::ShardId, outhaul_core::message::Epoch, ActNumber),
-    Start(DestinationIndex, u64),
+    Start(DestinationIndex, u64, Duration),
     Verify(Lane, u64),
-    Prove(DestinationIndex, u64),
-    Send(Lane, u32, u64),
+    Prove(DestinationIndex, u64, Duration),
+    Send(Lane, u32, u64, Duration),
 }
+
+/// Beyond the limit that a call to a destination has of its own, it is late.
+const GRACE: Duration = Duration::from_secs(3);
+/// What may read very much is given so many times as long.
+const LONG: u32 = 60;
 
 #[derive(Clone, Copy)]
 struct Lane {
@@ -123,13 +137,45 @@ struct Lane {
 }
 
 impl Asking {
+    /// What it is called in the log, in metrics and by `/ready`.
+    fn part(&self) -> Part {
+        match self {
+            Self::Leases => (LEASES, None),
+            Self::Recover(..) => ("recovery", None),
+            Self::Read(_, kind) => (read_name(*kind), None),
+            Self::Ahead => ("scheduled messages", None),
+            Self::Resolve => ("resolved mark", None),
+            Self::Checkpoint => (CHECKPOINT, None),
+            Self::Confirm => ("confirmation", None),
+            Self::Log(_) => ("log", None),
+            Self::Parked(..) => ("parked messages", None),
+            Self::Acts(_) => ("acts", None),
+            Self::Find(..) => ("messages of an act", None),
+            Self::Start(destination, ..) => ("start", Some(*destination)),
+            Self::Verify(lane, _) => ("receipts", Some(lane.destination)),
+            Self::Prove(destination, ..) => ("proof", Some(*destination)),
+            Self::Send(lane, ..) => ("send", Some(lane.destination)),
+        }
+    }
+
+    /// How long it may be without an answer before it is named, and before it is given up.
+    fn patience(&self, limits: WatchLimits) -> (Duration, Duration) {
+        match self {
+            Self::Recover(..) | Self::Verify(..) => (limits.stall, limits.answer.saturating_mul(LONG)),
+            Self::Start(.., own) | Self::Prove(.., own) | Self::Send(.., own) => {
+                (limits.stall.max(*own + GRACE), limits.answer.saturating_add(*own))
+            }
+            _ => (limits.stall, limits.answer),
+        }
+    }
+
     /// The input for a task that panicked or was cut off.
     fn unanswered(self) -> Input {
         let lost = || Reason::new("OUT-4014", "an internal task ended without an answer");
         match self {
             Self::Leases => Input::Leases(None),
             Self::Recover(shard, epoch) => Input::Recovered { shard, epoch, found: None },
-            Self::Read(token) => Input::Rows { token, rows: None },
+            Self::Read(token, _) => Input::Rows { token, rows: None },
             Self::Ahead => Input::Ahead(None),
             Self::Resolve => Input::Resolved(None),
             Self::Checkpoint => Input::Checkpointed(CheckpointAnswer::Unknown),
@@ -140,16 +186,31 @@ impl Asking {
             }
             Self::Acts(shards) => Input::Acts { shards, acts: None },
             Self::Find(shard, epoch, act) => Input::FoundParked { shard, epoch, act, found: None },
-            Self::Start(destination, start) => Input::Started { destination, start, result: Err(lost()) },
+            Self::Start(destination, start, _) => Input::Started { destination, start, result: Err(lost()) },
             Self::Verify(Lane { shard, epoch, destination }, start) => {
                 Input::Verified { shard, epoch, destination, start, found: Err(lost()) }
             }
-            Self::Prove(destination, start) => Input::Proven { destination, start, proven: Err(lost()) },
-            Self::Send(Lane { shard, epoch, destination }, slot, batch) => {
+            Self::Prove(destination, start, _) => Input::Proven { destination, start, proven: Err(lost()) },
+            Self::Send(Lane { shard, epoch, destination }, slot, batch, _) => {
                 Input::Answer { shard, epoch, destination, slot, batch, outcomes: Vec::new() }
             }
         }
     }
+}
+
+const fn read_name(kind: ReadKind) -> &'static str {
+    match kind {
+        ReadKind::Poll => "poll",
+        ReadKind::Rescan => "rescan",
+        ReadKind::Due => "due messages",
+    }
+}
+
+/// A call that is under way.
+struct Asked {
+    asking: Asking,
+    since: Instant,
+    task: AbortHandle,
 }
 
 /// The result of a call of the database, for the log.
@@ -163,8 +224,19 @@ struct Engine {
     names: Arc<[String]>,
     runners: Vec<Arc<Runner>>,
     tasks: JoinSet<(Input, Said)>,
-    asking: HashMap<Id, Asking>,
+    asking: HashMap<Id, Asked>,
+    /// Answers that will not come: what was asked is told so.
+    given_up: VecDeque<Input>,
     log: Log,
+    watch: Option<Watch>,
+    limits: WatchLimits,
+    tracker: Tracker,
+    /// When it is looked next whether everything moves.
+    look_at: Instant,
+    /// Tasks beside the engine.
+    beside: Vec<Beside>,
+    #[cfg(feature = "failpoints")]
+    outbox: String,
     stopped: bool,
     /// Whether a lease round has succeeded: until then a failure that will not pass ends the relay.
     leased: bool,
@@ -188,11 +260,12 @@ async fn drive(outbox: Outbox, stop: Stop) -> Result<(String, Vec<Delivered>), R
         }
     }
     let mut asked = stop.watch();
+    let _ended = Ended(outbox.watch.clone());
     let Some(leases) = wait_for_database(&outbox, &mut asked).await? else {
         return Ok((outbox.name, Vec::new()));
     };
     let runners: Vec<Arc<Runner>> =
-        outbox.destinations.iter().map(|d| Arc::new(Runner::new(d, outbox.store.clone()))).collect();
+        outbox.destinations.iter().enumerate().map(|(at, d)| Arc::new(Runner::new(d, &outbox, at))).collect();
     let destinations = outbox
         .destinations
         .iter()
@@ -202,13 +275,29 @@ async fn drive(outbox: Outbox, stop: Stop) -> Result<(String, Vec<Delivered>), R
     let config = Config::new(owner, settings.clone(), destinations, routes, seed(&outbox.owner));
     let (names, digest) = (config.names(), config.digest());
     let mut instance = Instance::new(config);
+    if outbox.watch.is_some() {
+        instance.measure();
+    }
     let (trouble, told) = watch::channel(None);
+    let limits = outbox.watch.as_ref().map_or_else(WatchLimits::default, Watch::limits);
+    let pauses = (
+        Duration::from_micros(settings.poll_idle_us.max(settings.poll_quiet_us)),
+        Duration::from_millis(settings.lease_interval_ms),
+    );
     let mut engine = Engine {
         store: outbox.store.clone(),
         settings,
         owner: outbox.owner.clone(),
         digest,
-        log: Log::new(&outbox.name, &names),
+        log: Log::new(&outbox.name, &names, outbox.watch.clone()),
+        watch: outbox.watch.clone(),
+        limits,
+        tracker: Tracker::new(limits, names.to_vec(), pauses),
+        look_at: Instant::now(),
+        given_up: VecDeque::new(),
+        beside: beside(&outbox, &stop, Arc::new(trouble)),
+        #[cfg(feature = "failpoints")]
+        outbox: outbox.name.clone(),
         names,
         runners,
         tasks: JoinSet::new(),
@@ -219,18 +308,6 @@ async fn drive(outbox: Outbox, stop: Stop) -> Result<(String, Vec<Delivered>), R
         maintenance: told,
         shards: (leases, leases),
     };
-    let maintenance = outbox.maintenance.clone().map(|plan| {
-        let (name, owner, store) = (outbox.name.clone(), outbox.owner.clone(), outbox.store.clone());
-        tokio::spawn(maintenance::run(name, owner, store, plan, stop.watch(), trouble))
-    });
-    let transactions = outbox
-        .transactions
-        .clone()
-        .map(|plan| tokio::spawn(transactions::run(outbox.name.clone(), outbox.store.clone(), plan, stop.watch())));
-    let tending = outbox
-        .store
-        .tends()
-        .then(|| tokio::spawn(tending::run(outbox.name.clone(), outbox.store.clone(), stop.watch())));
     let clock = Clock::start();
     let first = if outbox.until_empty { Input::DrainWhenEmpty } else { Input::Tick };
     instance.handle(clock.now(), first);
@@ -243,15 +320,64 @@ async fn drive(outbox: Outbox, stop: Stop) -> Result<(String, Vec<Delivered>), R
             ended = Err(RelayError::Store { outbox: outbox.name.clone(), error });
         }
     }
-    for beside in maintenance.into_iter().chain(transactions).chain(tending) {
-        beside.abort();
+    engine.beside.clear();
+    // A task that cannot be ended is left to the end of the process.
+    let left = tokio::time::timeout(CLOSE_LIMIT, engine.tasks.shutdown()).await;
+    if left.is_err() {
+        tracing::warn!(outbox = outbox.name, "internal tasks took longer than {CLOSE_LIMIT:?} to end");
     }
-    engine.tasks.shutdown().await;
     for runner in &engine.runners {
         runner.close().await;
     }
     outbox.store.close().await;
     ended.map(|()| (outbox.name, engine.runners.iter().map(|r| r.delivered()).collect()))
+}
+
+/// Says at the end that the relay has ended, however that came.
+struct Ended(Option<Watch>);
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        if let Some(watch) = &self.0 {
+            watch.ended();
+        }
+    }
+}
+
+/// Starts what runs beside the engine.
+fn beside(
+    outbox: &Outbox,
+    stop: &Stop,
+    trouble: Arc<watch::Sender<Option<outhaul_core::trouble::Trouble>>>,
+) -> Vec<Beside> {
+    let (name, owner, store, stop) = (outbox.name.clone(), outbox.owner.clone(), outbox.store.clone(), stop.clone());
+    let mut tasks = Vec::new();
+    if let Some(plan) = outbox.maintenance.clone() {
+        let (name, store, stop, shown) = (name.clone(), store.clone(), stop.clone(), outbox.watch.clone());
+        tasks.push(Beside::start("pruning", move |pulse| {
+            let (name, owner, store, plan) = (name.clone(), owner.clone(), store.clone(), plan.clone());
+            let told = maintenance::Told { trouble: trouble.clone(), watch: shown.clone(), pulse };
+            tokio::spawn(maintenance::run(name, owner, store, plan, stop.watch(), told))
+        }));
+    }
+    if let Some(plan) = outbox.transactions.clone() {
+        let (name, store, stop) = (name.clone(), store.clone(), stop.clone());
+        tasks.push(Beside::start("transactions", move |pulse| {
+            tokio::spawn(transactions::run(name.clone(), store.clone(), plan.clone(), stop.watch(), pulse))
+        }));
+    }
+    if outbox.store.tends() {
+        let (name, store, stop) = (name.clone(), store.clone(), stop.clone());
+        tasks.push(Beside::start("marking", move |pulse| {
+            tokio::spawn(tending::run(name.clone(), store.clone(), stop.watch(), pulse))
+        }));
+    }
+    if let Some(shown) = outbox.watch.clone() {
+        tasks.push(Beside::start("sampling", move |pulse| {
+            tokio::spawn(sampling(name.clone(), store.clone(), shown.clone(), stop.watch(), pulse))
+        }));
+    }
+    tasks
 }
 
 fn seed(owner: &str) -> u64 {
@@ -279,6 +405,10 @@ async fn wait_for_database(outbox: &Outbox, asked: &mut watch::Receiver<Asked>) 
             Err(e) => e,
         };
         failures += 1;
+        if let Some(watch) = &outbox.watch {
+            watch.starting(format!("the database cannot be used: {} {}", error.kind.code(), error.message));
+            watch.counts().failed("start", error.kind.code());
+        }
         const SCRIPT_TRIES: u32 = 5;
         if !error.kind.passes()
             || error.kind == StoreErrorKind::ReadOnly
@@ -315,14 +445,22 @@ impl Engine {
         let mut drain_until: Option<tokio::time::Instant> = None;
         let limit = Duration::from_millis(outbox.shutdown_limit_ms);
         loop {
+            #[cfg(feature = "failpoints")]
+            crate::failpoint::reach(&self.outbox, "engine").await;
             while let Some(command) = instance.next_command() {
                 self.begin(command);
             }
             if self.stopped {
                 return Ok(());
             }
+            if Instant::now() >= self.look_at {
+                self.look(instance, clock);
+            }
             let tick = instance.deadline_us(clock.now()).map(|us| clock.at(us));
-            let input = tokio::select! {
+            let input = if let Some(input) = self.given_up.pop_front() {
+                input
+            } else {
+                tokio::select! {
                 biased;
                 changed = asked.changed() => match (changed, *asked.borrow_and_update()) {
                     (Ok(()), Asked::Drain) => {
@@ -335,6 +473,8 @@ impl Engine {
                 Some(ended) = self.tasks.join_next_with_id() => self.ended(ended),
                 () = sleep_until(drain_until) => return Err(self.drain_is_over(outbox)),
                 () = sleep_until(tick) => Input::Tick,
+                () = tokio::time::sleep_until(self.look_at) => Input::Tick,
+                }
             };
             if let Some(error) = self.refused.take() {
                 return Err(RelayError::Store { outbox: outbox.name.clone(), error });
@@ -344,7 +484,56 @@ impl Engine {
                 return Err(RelayError::ShardCount { outbox: outbox.name.clone(), before, now });
             }
             instance.handle(clock.now(), input);
+            if let Some(watch) = &self.watch {
+                watch.counts().taken(instance.waits_us());
+            }
             self.log.rest(false);
+        }
+    }
+
+    /// Looks whether everything moves, gives up what will not be answered any more, and tells how everything stands.
+    fn look(&mut self, instance: &Instance, clock: Clock) {
+        self.look_at = Instant::now() + LOOK;
+        let (limits, work, now) = (self.limits, instance.work(), clock.now());
+        let late = |a: &Asked| a.since.elapsed() >= a.asking.patience(limits).1;
+        let given_up: Vec<Id> = self.asking.iter().filter(|(_, a)| late(a)).map(|(id, _)| *id).collect();
+        for Asked { asking, task, since } in given_up.into_iter().filter_map(|id| self.asking.remove(&id)) {
+            task.abort();
+            let why = format!("there was no answer for {} s: it was given up", since.elapsed().as_secs());
+            self.lost(asking.part(), &why);
+            self.given_up.push_back(asking.unanswered());
+        }
+        let shards = instance.view();
+        let under_way = self.asking.values().map(|a| Overdue {
+            part: a.asking.part(),
+            since: a.since,
+            stall: a.asking.patience(limits).0,
+        });
+        let (mut stalls, troubles) = self.tracker.look(&shards, &work, now.mono_us, under_way);
+        let watch = self.watch.clone();
+        let mut lost = |task: &'static str| {
+            tracing::error!(
+                code = TASK_LOST,
+                task,
+                "an internal task ended without an answer, or hung: it is started anew"
+            );
+            if let Some(watch) = &watch {
+                watch.counts().lost(task);
+            }
+        };
+        stalls.extend(self.beside.iter_mut().filter_map(|b| b.look(limits, work.draining, &mut lost)));
+        self.log.stalls(&stalls);
+        if let Some(watch) = &self.watch {
+            watch.beat();
+            watch.tell(shards, work, (now.mono_us, now.wall_us), (stalls, troubles));
+        }
+    }
+
+    fn lost(&mut self, part: Part, why: &str) {
+        tracing::error!(code = TASK_LOST, task = part.0, "an internal task ended without an answer: {why}");
+        self.tracker.failed(part, TASK_LOST, why);
+        if let Some(watch) = &self.watch {
+            watch.counts().lost(part.0);
         }
     }
 
@@ -359,7 +548,18 @@ impl Engine {
     fn ended(&mut self, ended: Result<(Id, (Input, Said)), tokio::task::JoinError>) -> Input {
         match ended {
             Ok((id, (input, said))) => {
-                self.asking.remove(&id);
+                // What was given up is not wanted any more: it was told that there is no answer.
+                let Some(asked) = self.asking.remove(&id) else { return Input::Tick };
+                let part = asked.asking.part();
+                match &said {
+                    Some((_, Err(e))) => {
+                        self.tracker.failed(part, e.kind.code(), &e.message);
+                        if let Some(watch) = &self.watch {
+                            watch.counts().failed(part.0, e.kind.code());
+                        }
+                    }
+                    _ => self.tracker.answered(part),
+                }
                 if let Input::Leases(Some(report)) = &input {
                     self.shards.1 = report.leases.len();
                 }
@@ -380,15 +580,24 @@ impl Engine {
                 input
             }
             Err(e) => {
-                tracing::error!(code = "OUT-4014", "an internal task ended without an answer: {e}");
-                self.asking.remove(&e.id()).map_or(Input::Tick, Asking::unanswered)
+                let Some(asked) = self.asking.remove(&e.id()) else { return Input::Tick };
+                self.lost(asked.asking.part(), &e.to_string());
+                asked.asking.unanswered()
             }
         }
     }
 
     fn spawn(&mut self, asking: Asking, task: impl Future<Output = (Input, Said)> + Send + 'static) {
-        let id = self.tasks.spawn(task).id();
-        self.asking.insert(id, asking);
+        #[cfg(feature = "failpoints")]
+        let task = {
+            let (outbox, place) = (self.outbox.clone(), asking.part().0);
+            async move {
+                crate::failpoint::reach(&outbox, place).await;
+                task.await
+            }
+        };
+        let task = self.tasks.spawn(task);
+        self.asking.insert(task.id(), Asked { asking, since: Instant::now(), task });
     }
 
     /// A call of the database: `input` makes the input of its answer.
@@ -426,6 +635,7 @@ impl Engine {
             Command::LeaseRound { renew, release, acquire, draining, leave, mut troubles } => {
                 // First: of many troubles the last are not told.
                 troubles.splice(0..0, self.maintenance.borrow().clone());
+                troubles.splice(0..0, self.log.trouble());
                 let round = LeaseRound {
                     owner: self.owner.clone(),
                     version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -460,14 +670,21 @@ impl Engine {
                 });
             }
             Command::Read { token, kind, shards, ranges, limit, max_bytes } => {
-                let (purpose, doing) = match kind {
-                    ReadKind::Poll => (ReadPurpose::Poll, "poll"),
-                    ReadKind::Rescan => (ReadPurpose::Rescan, "rescan"),
-                    ReadKind::Due => (ReadPurpose::Due, "due messages"),
+                let purpose = match kind {
+                    ReadKind::Poll => ReadPurpose::Poll,
+                    ReadKind::Rescan => ReadPurpose::Rescan,
+                    ReadKind::Due => ReadPurpose::Due,
                 };
+                let watch = self.watch.clone();
                 let request = ReadRequest { purpose, shards, ranges, limit, max_bytes };
-                let call = async move { store.read(&request).await };
-                self.call(Asking::Read(token), doing, call, move |read| Input::Rows {
+                let call = async move {
+                    let read = store.read(&request).await?;
+                    if let Some(watch) = watch {
+                        watch.counts().read(kind, read.rows.len());
+                    }
+                    Ok(read)
+                };
+                self.call(Asking::Read(token, kind), read_name(kind), call, move |read| Input::Rows {
                     token,
                     rows: read.map(|r| (r.rows, r.cut)),
                 });
@@ -480,14 +697,23 @@ impl Engine {
                 let call = async move { store.resolved(seen).await };
                 self.call(Asking::Resolve, "resolved mark", call, Input::Resolved);
             }
-            Command::Checkpoint(checkpoint) => self.spawn(Asking::Checkpoint, async move {
-                let (answer, said) = match store.checkpoint(&checkpoint).await {
-                    Ok(outcomes) => (CheckpointAnswer::Committed(outcomes), Ok(())),
-                    Err(e) if e.kind == StoreErrorKind::CommitUnknown => (CheckpointAnswer::Unknown, Err(e)),
-                    Err(e) => (CheckpointAnswer::NotWritten, Err(e)),
-                };
-                (Input::Checkpointed(answer), Some((CHECKPOINT, said)))
-            }),
+            Command::Checkpoint(checkpoint) => {
+                let watch = self.watch.clone();
+                self.spawn(Asking::Checkpoint, async move {
+                    let began = Instant::now();
+                    let (answer, said) = match store.checkpoint(&checkpoint).await {
+                        Ok(outcomes) => {
+                            if let Some(watch) = watch {
+                                watch.counts().checkpoint(&checkpoint, began.elapsed());
+                            }
+                            (CheckpointAnswer::Committed(outcomes), Ok(()))
+                        }
+                        Err(e) if e.kind == StoreErrorKind::CommitUnknown => (CheckpointAnswer::Unknown, Err(e)),
+                        Err(e) => (CheckpointAnswer::NotWritten, Err(e)),
+                    };
+                    (Input::Checkpointed(answer), Some((CHECKPOINT, said)))
+                });
+            }
             Command::Confirm(checkpoint) => {
                 let call = async move { store.checkpoint_applied(&checkpoint).await };
                 self.call(Asking::Confirm, "confirmation", call, Input::Confirmed);
@@ -542,7 +768,8 @@ impl Engine {
             }
             Command::Start { destination, start, limit_ms } => {
                 let Some(runner) = self.runners.get(usize::from(destination.0)).cloned() else { return };
-                self.spawn(Asking::Start(destination, start), async move {
+                let limit = Duration::from_millis(limit_ms);
+                self.spawn(Asking::Start(destination, start, limit), async move {
                     let result = runner.start(start, limit_ms).await;
                     if result.is_ok() {
                         keep_memory(runner);
@@ -571,7 +798,8 @@ impl Engine {
             }
             Command::Prove { destination, start, receipts } => {
                 let Some(runner) = self.runners.get(usize::from(destination.0)).cloned() else { return };
-                self.spawn(Asking::Prove(destination, start), async move {
+                let limit = Duration::from_millis(runner.send_limit_ms());
+                self.spawn(Asking::Prove(destination, start, limit), async move {
                     let proven = runner.prove(start, &receipts).await;
                     if receipts.is_empty() {
                         keep_memory(runner);
@@ -583,7 +811,8 @@ impl Engine {
                 let Some(runner) = self.runners.get(usize::from(destination.0)).cloned() else { return };
                 let (slot, number) = (batch.slot, batch.batch);
                 let lane = Lane { shard, epoch, destination };
-                self.spawn(Asking::Send(lane, slot, number), async move {
+                let limit = Duration::from_millis(batch.limit_ms);
+                self.spawn(Asking::Send(lane, slot, number, limit), async move {
                     let input = match runner.send(&batch).await {
                         Some(outcomes) => Input::Answer { shard, epoch, destination, slot, batch: number, outcomes },
                         None => Input::NotSent { shard, epoch, destination, slot, batch: number },
@@ -597,7 +826,12 @@ impl Engine {
 
 /// Beside all else: nothing waits for it.
 fn keep_memory(runner: Arc<Runner>) {
-    tokio::spawn(async move { runner.keep_memory().await });
+    tokio::spawn(async move {
+        // The next start waits for it.
+        if tokio::time::timeout(CLOSE_LIMIT, runner.keep_memory()).await.is_err() {
+            tracing::warn!("memory of a destination not kept within {CLOSE_LIMIT:?}");
+        }
+    });
 }
 
 async fn sleep_until(at: Option<tokio::time::Instant>) {

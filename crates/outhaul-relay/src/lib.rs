@@ -11,6 +11,8 @@ mod destination;
 mod engine;
 mod error;
 mod export;
+#[cfg(feature = "failpoints")]
+pub mod failpoint;
 mod healing;
 mod log;
 mod maintenance;
@@ -20,6 +22,7 @@ pub mod replay;
 mod stop;
 mod tending;
 mod transactions;
+pub mod watch;
 
 pub use destination::{Delivered, Destination};
 pub use engine::{Outbox, Report, run};

@@ -4,10 +4,13 @@ use std::collections::HashMap;
 
 use outhaul_core::destination::NO_ROUTE;
 use outhaul_core::instance::Event;
+use outhaul_core::trouble::Trouble;
 use outhaul_store::{StoreError, StoreErrorKind};
 use tokio::time::Instant;
 
+use crate::clock::wall_us;
 use crate::repeats::Repeats;
+use crate::watch::{Stall, Watch};
 
 /// What the writing of a checkpoint is called in the log.
 pub(crate) const CHECKPOINT: &str = "checkpoint";
@@ -20,6 +23,9 @@ pub(crate) struct Log {
     failures: HashMap<&'static str, Failing>,
     /// Messages that are set aside or stand out otherwise, by code and destination: there may be very many of a kind.
     repeats: Repeats<(&'static str, String)>,
+    watch: Option<Watch>,
+    /// What does not move, as it was told last, and since when (microseconds of the wall clock).
+    stalled: Option<Trouble>,
 }
 
 /// Calls of the database that fail one after the other.
@@ -32,13 +38,44 @@ struct Failing {
 }
 
 impl Log {
-    pub(crate) fn new(outbox: &str, destinations: &[String]) -> Self {
+    pub(crate) fn new(outbox: &str, destinations: &[String], watch: Option<Watch>) -> Self {
         Self {
             outbox: outbox.to_owned(),
             destinations: destinations.to_vec(),
             failures: HashMap::new(),
             repeats: Repeats::default(),
+            watch,
+            stalled: None,
         }
+    }
+
+    /// What does not move that should. It is logged when that begins, changes and ends.
+    pub(crate) fn stalls(&mut self, stalls: &[Stall]) {
+        // A lane whose destination is down has a trouble of its own, and a line of its own.
+        let internal = stalls.iter().find(|s| s.part != "relay" && !s.part.starts_with("lane "));
+        let outbox = self.outbox.as_str();
+        match (internal, &mut self.stalled) {
+            (None, stalled) => {
+                if stalled.take().is_some() {
+                    tracing::info!(outbox, "everything moves again");
+                }
+            }
+            (Some(stall), stalled) => {
+                let text = format!("{}: {}", stall.part, stall.why);
+                let age_us = i64::try_from(stall.age.as_micros()).unwrap_or(i64::MAX);
+                let since_us = stalled.as_ref().map_or_else(|| wall_us().saturating_sub(age_us), |t| t.since_us);
+                if stalled.as_ref().is_none_or(|t| t.text != text) {
+                    tracing::error!(outbox, code = stall.code, part = stall.part, "does not move: {}", stall.why);
+                }
+                let code = stall.code.to_owned();
+                *stalled = Some(Trouble { destination: String::new(), shards: vec![], since_us, code, text });
+            }
+        }
+    }
+
+    /// The same for the heartbeat.
+    pub(crate) fn trouble(&self) -> Option<Trouble> {
+        self.stalled.clone()
     }
 
     /// A call of the database failed.
@@ -81,7 +118,11 @@ impl Log {
         }
     }
 
+    /// One event: its line and its metric.
     pub(crate) fn event(&mut self, event: &Event) {
+        if let Some(watch) = &self.watch {
+            watch.counts().event(event);
+        }
         if let Some((code, destination)) = self.repeated(event) {
             if let Some(messages) = self.count(code, &destination) {
                 self.of_message(event, &destination, messages);
@@ -234,7 +275,7 @@ mod tests {
 
     #[test]
     fn many_messages_that_are_set_aside_are_few_lines() {
-        let mut log = Log::new("main", &["points".to_owned()]);
+        let mut log = Log::new("main", &["points".to_owned()], None);
         let lines = lines_of(|| {
             for n in 0..1_000 {
                 let (shard, position) = (ShardId(0), Position(n));
@@ -255,7 +296,7 @@ mod tests {
 
     #[test]
     fn what_the_database_says_to_a_checkpoint_comes_first() {
-        let mut log = Log::new("main", &[]);
+        let mut log = Log::new("main", &[], None);
         assert_eq!(log.database_failure(), None);
         let lines = lines_of(|| {
             for _ in 0..9 {

@@ -12,6 +12,7 @@ use crate::clock::wall_us;
 use crate::export::ExportError;
 use crate::prune::Pruner;
 use crate::stop::Asked;
+use crate::watch::{Pulse, Watch};
 
 /// What the relay keeps tidy by itself. One instance at a time does it, under a lease of its own.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,15 +41,26 @@ impl Default for Maintenance {
     }
 }
 
-/// Keeps one outbox tidy until it is told to stop. `trouble` says what keeps it from exporting, as long as it does.
+/// Who is told how it goes.
+pub(crate) struct Told {
+    /// What keeps it from exporting, as long as it does.
+    pub(crate) trouble: Arc<watch::Sender<Option<Trouble>>>,
+    /// What is pruned is counted there.
+    pub(crate) watch: Option<Watch>,
+    /// What it is at.
+    pub(crate) pulse: Arc<Pulse>,
+}
+
+/// Keeps one outbox tidy until it is told to stop.
 pub(crate) async fn run(
     outbox: String,
     owner: String,
     store: Arc<dyn Store>,
     plan: Maintenance,
     mut stop: watch::Receiver<Asked>,
-    trouble: watch::Sender<Option<Trouble>>,
+    told: Told,
 ) {
+    let Told { trouble, watch, pulse } = told;
     let millis = |d: Duration| u64::try_from(d.as_millis()).unwrap_or(u64::MAX);
     let request = PruneRequest {
         owner,
@@ -58,16 +70,22 @@ pub(crate) async fn run(
         exported: None,
     };
     let mut pruner = Pruner::new(&outbox, store, request, plan.export).retry_after(plan.interval);
-    let mut wait = plan.interval;
+    let mut wait = pulse.first(plan.interval);
     loop {
         tokio::select! {
             () = tokio::time::sleep(wait) => {}
             _ = stop.wait_for(|a| *a != Asked::Nothing) => return,
         }
+        pulse.works();
+        #[cfg(feature = "failpoints")]
+        crate::failpoint::reach(&outbox, "pruning").await;
         wait = plan.interval;
         match pruner.step().await {
             Ok(step) => {
                 let done = &step.pruned;
+                if let Some(watch) = &watch {
+                    watch.counts().pruned(done.messages);
+                }
                 if done.archived > 0 || done.purged > 0 {
                     let (rows, purged) = (done.archived, done.purged);
                     tracing::info!(outbox, rows, purged, "rows of the status table archived");
@@ -94,6 +112,7 @@ pub(crate) async fn run(
             Err(e) => tracing::warn!(outbox, code = e.kind.code(), remedy = e.kind.remedy(), "pruning: {}", e.message),
         }
         tell(&trouble, pruner.failure());
+        pulse.rests(wait);
     }
 }
 

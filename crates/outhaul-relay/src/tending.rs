@@ -7,6 +7,7 @@ use outhaul_store::Store;
 use tokio::sync::watch;
 
 use crate::stop::Asked;
+use crate::watch::Pulse;
 
 /// Between two steps while there is something to do.
 const BUSY: Duration = Duration::from_millis(20);
@@ -17,13 +18,16 @@ const BACKOFF: (Duration, Duration) = (Duration::from_millis(200), Duration::fro
 
 /// Goes on until it is told to stop now: while the relay drains there is still something to mark, and the rest is done
 /// when the store is closed.
-pub(crate) async fn run(outbox: String, store: Arc<dyn Store>, mut stop: watch::Receiver<Asked>) {
-    let (mut wait, mut backoff, mut failures) = (QUIET, BACKOFF.0, 0u32);
+pub(crate) async fn run(outbox: String, store: Arc<dyn Store>, mut stop: watch::Receiver<Asked>, pulse: Arc<Pulse>) {
+    let (mut wait, mut backoff, mut failures) = (pulse.first(QUIET), BACKOFF.0, 0u32);
     loop {
         tokio::select! {
             () = tokio::time::sleep(wait) => {}
             _ = stop.wait_for(|a| *a == Asked::Now) => return,
         }
+        pulse.works();
+        #[cfg(feature = "failpoints")]
+        crate::failpoint::reach(&outbox, "marking").await;
         match store.tend().await {
             Ok(more) => {
                 (backoff, failures) = (BACKOFF.0, 0);
@@ -39,5 +43,6 @@ pub(crate) async fn run(outbox: String, store: Arc<dyn Store>, mut stop: watch::
                 backoff = (backoff * 2).min(BACKOFF.1);
             }
         }
+        pulse.rests(wait);
     }
 }

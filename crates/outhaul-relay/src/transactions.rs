@@ -8,6 +8,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::stop::Asked;
+use crate::watch::Pulse;
 
 /// What the relay does about transactions. Every instance may do it, since a row goes into the outbox in one transaction
 /// that compares its state.
@@ -44,15 +45,24 @@ const REST: Duration = Duration::from_millis(100);
 const INTERVAL_MIN: Duration = Duration::from_millis(50);
 
 /// Looks until it is told to stop.
-pub(crate) async fn run(outbox: String, store: Arc<dyn Store>, plan: Transactions, mut stop: watch::Receiver<Asked>) {
+pub(crate) async fn run(
+    outbox: String,
+    store: Arc<dyn Store>,
+    plan: Transactions,
+    mut stop: watch::Receiver<Asked>,
+    pulse: Arc<Pulse>,
+) {
     let interval = plan.interval.min(plan.fallback_after / 4).max(INTERVAL_MIN);
     let wanted = FallBack { after_ms: millis(plan.fallback_after), limit: plan.step.max(1) };
-    let (mut wait, mut prune_at) = (interval, Instant::now());
+    let (mut wait, mut prune_at) = (pulse.first(interval), Instant::now());
     loop {
         tokio::select! {
             () = tokio::time::sleep(wait) => {}
             _ = stop.wait_for(|a| *a != Asked::Nothing) => return,
         }
+        pulse.works();
+        #[cfg(feature = "failpoints")]
+        crate::failpoint::reach(&outbox, "transactions").await;
         wait = interval;
         match store.fall_back(&wanted).await {
             Ok(fell) => {
@@ -71,6 +81,7 @@ pub(crate) async fn run(outbox: String, store: Arc<dyn Store>, plan: Transaction
             }
             failed(&outbox, gone.map(drop));
         }
+        pulse.rests(wait);
     }
 }
 

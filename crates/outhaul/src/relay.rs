@@ -155,6 +155,7 @@ impl Relay {
             destinations: self.destinations,
             routes,
             transactions: Some(outhaul_relay::Transactions::default()),
+            watch: None,
             settings: self.settings,
             // Not that of any other process, nor of an earlier one.
             owner: format!("{}#{}", self.instance, uuid::Uuid::now_v7().simple()),

@@ -107,6 +107,7 @@ async fn outhaul(url: String, sinks: Vec<(String, Arc<dyn Sink>)>, mut ends: wat
         shutdown_limit_ms: 30_000,
         maintenance: None,
         transactions: None,
+        watch: None,
     };
     if let Err(e) = outhaul_relay::run(vec![outbox], stop).await {
         eprintln!("relay: {e}");

@@ -75,6 +75,11 @@ impl Target {
         open.then_some(self.start)
     }
 
+    /// Since when starts of it fail, microseconds of the wall clock, and why the newest did.
+    pub(super) fn trouble(&self) -> Option<(i64, Reason)> {
+        self.trouble.clone()
+    }
+
     /// When it is to be asked for proof, and whether it is still the one that was started.
     pub(super) fn prove_deadline_us(&self, has_unproven: impl FnOnce(u64) -> bool) -> Option<u64> {
         let start = self.open().filter(|_| self.asked.is_none())?;

@@ -12,12 +12,20 @@ use crate::checkpoint::{Checkpoint, ShardOutcome};
 use crate::config::{Now, QUIET_AFTER_MS};
 use crate::faults::Fault;
 use crate::intake::{ReadToken, Taken};
-use crate::lane::Lane;
+use crate::lane::{Lane, SendBatch};
 use crate::message::{Epoch, Position, Row, Seq, ShardId};
 use crate::pipeline::Pipeline;
 
 /// While polls are cut by their limit, the resolved mark is asked for so many times less often.
 const BACKLOG_RESOLVES: u64 = 10;
+
+/// The batch, with what its messages are measured by.
+fn measured(mut batch: SendBatch, pipeline: &Pipeline, wanted: bool) -> SendBatch {
+    if wanted {
+        batch.taken_at_us = batch.messages.iter().map(|m| pipeline.taken_at_us(m.position)).collect();
+    }
+    batch
+}
 
 impl Instance {
     pub(super) fn on_recovered(&mut self, now: Now, shard: ShardId, epoch: Epoch, found: Option<Box<Recovered>>) {
@@ -143,7 +151,11 @@ impl Instance {
         if repeated_id {
             events.push(Event::RepeatedId { id: row.id.clone(), seq: row.seq });
         }
-        p.accept(row, &self.config, now, &mut events);
+        let created_at_us = row.created_at_us;
+        p.accept(row, was_scheduled, &self.config, now, &mut events);
+        if let Some(waits) = self.waits_us.as_mut().filter(|_| !was_scheduled) {
+            waits.push(now.wall_us.saturating_sub(created_at_us));
+        }
         self.tell(events);
         true
     }
@@ -498,7 +510,9 @@ impl Instance {
                 if target.allowance.is_limited() {
                     continue; // Lanes of all shards take turns.
                 }
-                for batch in lane.begin_sends(now, until, start, ALL_SLOTS, &mut target.allowance) {
+                let batches = lane.begin_sends(now, until, start, ALL_SLOTS, &mut target.allowance);
+                for batch in batches {
+                    let batch = measured(batch, p, self.waits_us.is_some());
                     self.commands.push_back(Command::Send { shard, epoch, destination, batch });
                 }
             }
@@ -534,7 +548,9 @@ impl Instance {
                     if let Some(full) = &alone {
                         allowance.refill(full);
                     }
-                    for batch in lane.begin_sends(now, until, Some(start), slots, allowance) {
+                    let batches = lane.begin_sends(now, until, Some(start), slots, allowance);
+                    for batch in batches {
+                        let batch = measured(batch, p, self.waits_us.is_some());
                         self.commands.push_back(Command::Send { shard: *shard, epoch, destination, batch });
                     }
                 }

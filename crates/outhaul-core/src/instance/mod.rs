@@ -150,6 +150,8 @@ pub struct Instance {
     targets: Vec<Target>,
     mode: Mode,
     until_empty: UntilEmpty,
+    /// How long the rows that were taken lately had been there, microseconds; None: nobody wants to know.
+    waits_us: Option<Vec<i64>>,
     commands: std::collections::VecDeque<Command>,
 }
 
@@ -170,6 +172,31 @@ pub struct ShardView {
     pub memory_bytes: usize,
     /// Lanes.
     pub lanes: Vec<LaneView>,
+    /// Whether it is being handed over or left.
+    pub draining: bool,
+    /// Whether a checkpoint of this epoch has committed. Before, nothing is sent.
+    pub proven_owner: bool,
+    /// Until when the lease holds for certain, microseconds of the monotonic clock.
+    pub lease_until_us: u64,
+    /// Since when something waits to be stored, microseconds of the monotonic clock.
+    pub unstored_since_us: Option<u64>,
+}
+
+/// What an instance wants to get done, as its watch sees it.
+#[derive(Clone, Debug, Default)]
+pub struct WorkView {
+    /// It polls: shards run that can take rows.
+    pub polls: bool,
+    /// It takes part in lease rounds.
+    pub leases: bool,
+    /// It ends.
+    pub draining: bool,
+    /// Shards that nobody owned when the newest lease round was answered.
+    pub unowned: Vec<ShardId>,
+    /// Destinations by index: since when starts of them fail, microseconds of the wall clock, and why.
+    pub down: Vec<Option<(i64, crate::receipt::Reason)>>,
+    /// Destinations by index: whether they have a rate or a limit of batches, so that a lane may have to wait.
+    pub limited: Vec<bool>,
 }
 
 impl Instance {
@@ -207,6 +234,7 @@ impl Instance {
             refusals: Refusals::default(),
             mode: Mode::Running,
             until_empty: UntilEmpty::Off,
+            waits_us: None,
             commands: std::collections::VecDeque::new(),
         }
     }
@@ -233,7 +261,11 @@ impl Instance {
                     log_end: p.log_end(),
                     unmoved_rows: p.unmoved().0,
                     memory_bytes: p.memory(),
-                    lanes: p.lanes().iter().map(crate::lane::Lane::view).collect(),
+                    lanes: p.lane_views(&self.config),
+                    draining: p.draining,
+                    proven_owner: p.is_proven(),
+                    lease_until_us: owned.lease_until_us,
+                    unstored_since_us: p.unstored_since_us(),
                 },
                 Phase::Recovering { .. } | Phase::LetGo => ShardView {
                     shard: *shard,
@@ -243,9 +275,38 @@ impl Instance {
                     unmoved_rows: 0,
                     memory_bytes: 0,
                     lanes: Vec::new(),
+                    draining: false,
+                    proven_owner: false,
+                    lease_until_us: owned.lease_until_us,
+                    unstored_since_us: None,
                 },
             })
             .collect()
+    }
+
+    /// What it wants to get done.
+    pub fn work(&self) -> WorkView {
+        let running = self.mode == Mode::Running;
+        let free = |l: &&crate::lease::LeaseRow| l.owner.is_none() || l.expired;
+        WorkView {
+            polls: running && !self.readable_shards(true).is_empty(),
+            leases: self.mode != Mode::Stopped,
+            draining: !running,
+            unowned: self.report.leases.iter().filter(free).map(|l| l.shard).collect(),
+            down: self.targets.iter().map(Target::trouble).collect(),
+            limited: self.targets.iter().map(|t| t.allowance.is_limited()).collect(),
+        }
+    }
+
+    /// From here on it measures how long rows had been there when they were taken: [`Instance::waits_us`].
+    pub fn measure(&mut self) {
+        self.waits_us.get_or_insert_default();
+    }
+
+    /// How long each row that was taken since the last call had been there, microseconds, by the clocks of the database and
+    /// of this process. Scheduled rows are left out.
+    pub fn waits_us(&mut self) -> impl Iterator<Item = i64> + '_ {
+        self.waits_us.iter_mut().flat_map(|waits| waits.drain(..))
     }
 
     /// Runs of `seq` in memory, as a measure of what the intake holds.

@@ -275,6 +275,11 @@ impl Lane {
         !self.healing.taken.is_empty() && self.healing.taken.remove(&position.0)
     }
 
+    /// See [`super::LaneView::forgotten`].
+    pub(super) fn forgotten_count(&self) -> u64 {
+        self.healing.forgotten.len()
+    }
+
     /// See [`super::LaneView::taken`].
     pub(super) fn taken(&self) -> usize {
         self.healing.taken.len()

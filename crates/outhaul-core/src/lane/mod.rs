@@ -50,6 +50,9 @@ pub struct SendBatch {
     /// The start of the destination after which it was begun. It must not be sent once another start has begun: the
     /// answer is [`crate::instance::Input::NotSent`] then.
     pub start: u64,
+    /// When each message was taken from the table, microseconds of the wall clock. 0: it was scheduled, or came from the
+    /// log. Only for measuring.
+    pub taken_at_us: Vec<i64>,
 }
 
 /// A lane.
@@ -106,6 +109,8 @@ pub struct Lane {
     /// A part of the destination is down, and messages wait for it: since when, microseconds of the wall clock, and why.
     part_down: Option<(i64, Reason)>,
     counts: ParkedCounts,
+    /// Positions that were settled since the lane began here.
+    settled: u64,
     faults: Faults,
 }
 
@@ -151,6 +156,18 @@ pub struct LaneView {
     pub verified: bool,
     /// Last failure.
     pub last_error: Option<Reason>,
+    /// Positions that were settled since the lane began here: it grows as long as the lane moves.
+    pub settled: u64,
+    /// Positions that it may take or has taken, and that are not settled.
+    pub unsettled: u64,
+    /// `created_at` of the first of them, if it is in memory: microseconds since 1970-01-01 UTC, database clock.
+    pub oldest_at_us: Option<i64>,
+    /// Messages that the destination has forgotten, and that are not settled again.
+    pub forgotten: u64,
+    /// Whether nothing is begun because an operator has paused it.
+    pub paused: bool,
+    /// Since when it does not get on with its destination, in whole or in part: microseconds of the wall clock, and why.
+    pub trouble: Option<(i64, Reason)>,
 }
 
 /// What a checkpoint takes of a lane; given back if it does not commit.
@@ -208,6 +225,7 @@ impl Lane {
             down_since_us: 0,
             part_down: None,
             counts: ParkedCounts::default(),
+            settled: 0,
             faults,
             config,
         }
@@ -248,7 +266,25 @@ impl Lane {
             parked: self.counts,
             verified: self.is_verified(Some(self.newest_start)),
             last_error: self.last_error.clone(),
+            settled: self.settled,
+            unsettled: 0,
+            oldest_at_us: None,
+            forgotten: self.forgotten_count(),
+            paused: false,
+            trouble: self.trouble().map(|(since_us, reason)| (since_us, reason.clone())),
         }
+    }
+
+    /// The first position that is not settled.
+    pub(crate) const fn first_unsettled(&self) -> Position {
+        self.cursor
+    }
+
+    /// Positions below `released` that are not settled.
+    pub(crate) fn unsettled(&self, released: Position) -> u64 {
+        let Some(last) = released.0.checked_sub(1).filter(|last| *last >= self.cursor.0) else { return 0 };
+        let ahead = self.ahead.count_within(Run { first: self.cursor.0, last });
+        (released.0 - self.cursor.0).saturating_sub(ahead)
     }
 
     pub(crate) fn name(&self) -> &str {
@@ -283,6 +319,7 @@ impl Lane {
     }
 
     fn settle(&mut self, position: Position, now: Now) {
+        self.settled = self.settled.saturating_add(1);
         self.ahead.insert(position.0);
         self.heal(Run { first: position.0, last: position.0 });
         self.follow();

@@ -164,7 +164,7 @@ impl Lane {
             }
             self.last_batch = batch;
             self.in_flight += 1;
-            batches.push(SendBatch { slot: *id, batch, messages, limit_ms, start });
+            batches.push(SendBatch { slot: *id, batch, messages, limit_ms, start, taken_at_us: Vec::new() });
         }
         batches
     }

@@ -382,7 +382,8 @@ impl Replaying {
             self.last_batch = batch;
             self.rate.take(messages.len(), self.now);
             let limit_ms = limits.send_limit_ms;
-            self.commands.push_back(Command::Send(SendBatch { slot, batch, messages, limit_ms, start }));
+            let taken_at_us = Vec::new();
+            self.commands.push_back(Command::Send(SendBatch { slot, batch, messages, limit_ms, start, taken_at_us }));
         }
     }
 

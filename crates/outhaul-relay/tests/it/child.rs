@@ -192,6 +192,7 @@ fn relay_process() {
             shutdown_limit_ms: 20_000,
             maintenance: None,
             transactions: None,
+            watch: None,
         };
         if let Err(e) = outhaul_relay::run(vec![outbox], stop).await {
             eprintln!("relay: {e}");

@@ -6,6 +6,7 @@ use std::time::Duration;
 use outhaul_core::config::{LaneLimits, Settings};
 use outhaul_core::destination::DestinationIndex;
 use outhaul_core::route::{Route, Routes};
+use outhaul_relay::watch::Watch;
 use outhaul_relay::{Destination, Maintenance, Outbox, RelayError, Report, Stop, Transactions};
 use outhaul_sink::Sink;
 use outhaul_store::{InitPlan, ShardStatus, Store, StoreOptions};
@@ -28,6 +29,9 @@ pub struct Bench {
     pub until_empty: bool,
     pub maintenance: Option<Maintenance>,
     pub transactions: Option<Transactions>,
+    pub watch: Option<Watch>,
+    /// Name of the outbox.
+    pub name: String,
     owners: usize,
 }
 
@@ -70,6 +74,8 @@ impl Bench {
             until_empty: false,
             maintenance: None,
             transactions: None,
+            watch: None,
+            name: "test".into(),
             owners: 0,
         }
     }
@@ -98,7 +104,7 @@ impl Bench {
         self.owners += 1;
         let to = (0..destinations.len() as u8).map(DestinationIndex).collect();
         let outbox = Outbox {
-            name: "test".into(),
+            name: self.name.clone(),
             store: outhaul_store::open(self.options.clone()).await.unwrap(),
             destinations,
             routes: Routes::new(vec![Route { pattern: pattern.into(), to }]),
@@ -108,6 +114,7 @@ impl Bench {
             shutdown_limit_ms: 20_000,
             maintenance: self.maintenance.clone(),
             transactions: self.transactions.clone(),
+            watch: self.watch.clone(),
         };
         let stop = Stop::new();
         Running { task: tokio::spawn(outhaul_relay::run(vec![outbox], stop.clone())), stop }

@@ -20,6 +20,7 @@ mod replay;
 mod rocketmq;
 mod rows;
 mod scene;
+mod watch;
 mod writers;
 
 /// Runs a case on every database named, each as a test of its own.

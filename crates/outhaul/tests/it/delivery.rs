@@ -34,6 +34,7 @@ pub async fn delivered(url: &str, count: usize) -> Vec<Arc<Message>> {
         shutdown_limit_ms: 20_000,
         maintenance: None,
         transactions: None,
+        watch: None,
     };
     let stop = Stop::new();
     let relay = tokio::spawn(outhaul_relay::run(vec![outbox], stop.clone()));

@@ -136,6 +136,7 @@ impl Trial {
             shutdown_limit_ms: 20_000,
             maintenance: None,
             transactions: Some(Transactions { fallback_after, ..Transactions::default() }),
+            watch: None,
         };
         let running = stop.clone();
         let task = tokio::spawn(async move {
