@@ -39,6 +39,13 @@ pub(crate) fn behind_page(page: &[ParkedEntry]) -> Option<Position> {
     page.last().filter(|_| page.len() >= PARKED_PAGE_ROWS).map(|last| Position(last.position.0 + 1))
 }
 
+/// The name under which [`Store::memory`] keeps a [`Migration`](outhaul_core::adopted::Migration): no destination has it.
+pub const MIGRATION: &str = "=migration";
+
+/// The name under which [`Store::memory`] keeps up to where rows of a status table are marked
+/// ([`Marks`](outhaul_core::adopted::Marks)): no destination has it.
+pub const MARKS: &str = "=marked";
+
 /// The name in `outbox_meta` of what a destination keeps.
 #[cfg(any(feature = "sqlite", feature = "mysql", feature = "postgres"))]
 pub(crate) fn memory_name(destination: &str) -> String {

@@ -176,7 +176,14 @@ async fn open(
         let mut tries = 0u32;
         loop {
             let error = match outhaul_store::open(outbox.store.clone()).await {
-                Ok(store) => return Ok(Some(store)),
+                Ok(store) if outbox.store.status.is_some() => return Ok(Some(store)),
+                Ok(store) => match outhaul_store::refuse_unfinished_migration(&*store).await {
+                    Ok(()) => return Ok(Some(store)),
+                    Err(e) => {
+                        store.close().await;
+                        e
+                    }
+                },
                 Err(e) => e,
             };
             tries += 1;

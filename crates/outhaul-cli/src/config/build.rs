@@ -139,7 +139,8 @@ fn outboxes(tables: &[Table], may_be_none: bool, p: &mut Problems) -> Vec<Outbox
         t.refuse_unknown(None, p);
         let name = t.text("name", p).unwrap_or_default();
         check_name(t, &name, outboxes.iter().any(|o| o.name == name), p);
-        let is_status = t.text("mode", p).as_deref() == Some("status");
+        let mode = t.text("mode", p).unwrap_or_default();
+        let (is_status, migrates) = (mode == "status", mode == "migrate");
         let mut store = StoreOptions::new(t.text("url", p).unwrap_or_default());
         if !store.url.is_empty()
             && let Err(e) = store.kind()
@@ -148,12 +149,17 @@ fn outboxes(tables: &[Table], may_be_none: bool, p: &mut Problems) -> Vec<Outbox
         }
         store.table_prefix = t.text("table_prefix", p).unwrap_or_default();
         store.outbox_table = t.text("table", p).unwrap_or_default();
-        if is_status {
-            store.status = Some(status_table(t, store.outbox_table, p));
+        if is_status || migrates {
+            let table = status_table(t, store.outbox_table, p);
+            store.status = Some(StatusTable { migrate: migrates, ..table });
             store.outbox_table = NATIVE_TABLE.to_owned();
         } else {
             store.columns = columns(t, p);
             refuse_keys(t, "status.", "is for mode = \"status\"", p);
+        }
+        if is_status {
+            let why = "needs native mode: transactional messages fall back into an outbox table";
+            refuse_keys(t, "transactions.", why, p);
         }
         let ms = |key, p: &mut Problems| Duration::from_millis(t.whole(key, p).unwrap_or_default());
         store.max_message_bytes = t.whole("max_message_bytes", p).unwrap_or_default();
@@ -177,7 +183,7 @@ fn outboxes(tables: &[Table], may_be_none: bool, p: &mut Problems) -> Vec<Outbox
 }
 
 /// What the outbox table of native mode is called beside a status table.
-const NATIVE_TABLE: &str = "outbox_native";
+pub(crate) const NATIVE_TABLE: &str = "outbox_native";
 
 /// A poll that waits longer would be taken for one without an answer.
 const MAX_INTERVAL: Duration = Duration::from_secs(5);
@@ -192,7 +198,6 @@ fn status_table(t: &Table, table: String, p: &mut Problems) -> StatusTable {
     for key in ["columns.seq", "columns.shard", "columns.available_at", "columns.preset"] {
         refuse_keys(t, key, "has no meaning with mode = \"status\"", p);
     }
-    refuse_keys(t, "transactions.", "needs native mode: transactional messages fall back into an outbox table", p);
     let standard = StatusTable::default();
     let may = |key, absent: Option<String>, p: &mut Problems| match t.text(key, p) {
         None => absent,
@@ -216,6 +221,7 @@ fn status_table(t: &Table, table: String, p: &mut Problems) -> StatusTable {
         interval: t.whole("status.interval", p).map(Duration::from_millis),
         batch: t.whole("status.batch", p).map(|n| u32::try_from(n).unwrap_or(u32::MAX)),
         archive: archive(t, p),
+        migrate: false,
     };
     if made.interval.is_some_and(|interval| interval > MAX_INTERVAL) {
         p.at(t.place("status.interval"), &codes::BAD_VALUE, "status.interval is at most 5 s");
@@ -246,7 +252,9 @@ fn archive(t: &Table, p: &mut Problems) -> Option<Archive> {
 
 /// A row of a status table has one status, so a topic has one destination.
 fn refuse_several_destinations(outboxes: &[Outbox], tables: &[Table], routes: &[RouteKeys], p: &mut Problems) {
-    let Some(outbox) = outboxes.iter().find(|o| o.store.status.is_some()) else { return };
+    let Some(outbox) = outboxes.iter().find(|o| o.store.status.as_ref().is_some_and(|table| !table.migrate)) else {
+        return;
+    };
     for (n, (table, route)) in tables.iter().zip(routes).enumerate() {
         let other = routes.iter().take(n).find(|r| r.to != route.to && overlap(&r.topic, &route.topic));
         let what = match (route.to.as_slice(), other) {

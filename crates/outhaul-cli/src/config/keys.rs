@@ -193,16 +193,16 @@ const OUTBOX: &[Key] = &[
     ),
     key(
         "mode",
-        Word(&["move", "status"]),
+        Word(&["move", "status", "migrate"]),
         Default("move"),
-        "`move`: rows are moved into the log. `status`: an existing table with a status column, whose rows stay where they are and are marked as sent; see status.md.",
+        "`move`: rows are moved into the log. `status`: an existing table with a status column, whose rows stay where they are and are marked as sent; see status.md. `migrate`: the way from such a table to `move`, while applications insert into both.",
     ),
     key("table_prefix", Text, Means("no prefix"), "What the names of all tables begin with."),
     key(
         "table",
         Text,
         Default("outbox"),
-        "Name of the outbox table itself, without the prefix. With `mode = \"status\"`: of the existing table, as it is.",
+        "Name of the outbox table itself, without the prefix. With `mode = \"status\"` and `\"migrate\"`: of the existing table, as it is.",
     ),
     key(
         "max_message_bytes",
@@ -260,7 +260,7 @@ const OUTBOX: &[Key] = &[
         "status.column",
         Text,
         Default("status"),
-        "Name of the column with the status. This and the following are for `mode = \"status\"`; there `columns.seq`, `columns.shard` and `columns.available_at` have no meaning, and `columns.msg_key` and `columns.headers` are absent unless they are named.",
+        "Name of the column with the status. This and the following are for `mode = \"status\"` and `\"migrate\"`; there `columns.seq`, `columns.shard` and `columns.available_at` have no meaning, and `columns.msg_key` and `columns.headers` are absent unless they are named.",
     ),
     key(
         "status.sent_at",

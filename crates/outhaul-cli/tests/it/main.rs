@@ -13,6 +13,7 @@ mod export;
 mod inbox;
 mod inbox_brokers;
 mod journey;
+mod migrate;
 mod operate;
 mod program;
 mod recipes;
