@@ -114,7 +114,7 @@ codes! {
     BROKER_NOT_READ = "OUT-3063", Failure, "check that name server and brokers are up, and that the account may read; then run it again";
 
     /// A migration that cannot be ended or undone yet, or that there is none.
-    NO_MIGRATION = "OUT-3070", Failure, "`outhaul migrate` shows how far it is and what comes next";
+    NO_MIGRATION = "OUT-3071", Failure, "`outhaul migrate` shows how far it is and what comes next";
 
     /// A topic that no route names.
     NO_ROUTE = "OUT-4001", Failure, "add a [[route]] for the topic and restart the relay; then `outhaul parked redrive --destination - --all --why TEXT` delivers what is parked under `-`";
@@ -192,7 +192,7 @@ pages! {
     "2030" "2031" "2032" "2033" "2034" "2035" "2036" "2037" "2038" "2039" "2040" "2041" "2042" "2043" "2044" "2045"
     "3001" "3002" "3003" "3004" "3005" "3006" "3007" "3008" "3009" "3010" "3011" "3012" "3013" "3014" "3015" "3016"
     "3017" "3018" "3019" "3020" "3021" "3022" "3023" "3024" "3025" "3026" "3027" "3028" "3029" "3030" "3031" "3032"
-    "3033" "3034" "3040" "3041" "3055" "3056" "3057" "3060" "3061" "3062" "3063" "3070"
+    "3033" "3034" "3040" "3041" "3055" "3056" "3057" "3060" "3061" "3062" "3063" "3071"
     "4001" "4002" "4003" "4004" "4005" "4006" "4007" "4008" "4009" "4010" "4011" "4012" "4013"
     "4014" "4015" "4016" "4017" "4018" "4019" "4020" "4021" "4030" "4031" "4032" "4033"
     "4040" "4041" "4042"

@@ -224,7 +224,7 @@ async fn what_was_sent_or_parked_before_is_not_sent_again(flavour: Flavour) {
 async fn there_is_a_way_back(flavour: Flavour) {
     let scene = Scene::with_a_table_to_leave(flavour).await;
     let nothing = scene.run(&["migrate", "--back"]).await.expect(1);
-    assert!(nothing.stderr.starts_with("OUT-3070 "), "{}", nothing.stderr);
+    assert!(nothing.stderr.starts_with("OUT-3071 "), "{}", nothing.stderr);
     scene.in_mode("migrate");
     let relay = scene.relay_that_serves().await;
     scene.old(1, "a", "order-created").await;
@@ -232,7 +232,7 @@ async fn there_is_a_way_back(flavour: Flavour) {
     scene.new_row(2, "a").await;
     scene.settled().await;
     let runs = scene.run(&["migrate", "--back"]).await.expect(1);
-    assert!(runs.stderr.starts_with("OUT-3070 ") && runs.stderr.contains("stop every relay"), "{}", runs.stderr);
+    assert!(runs.stderr.starts_with("OUT-3071 ") && runs.stderr.contains("stop every relay"), "{}", runs.stderr);
     relay.signal("TERM").await;
     relay.end().await.expect(0);
     scene.old(3, "a", "order-created").await;
