@@ -147,6 +147,8 @@ async fn nothing_is_lost_on_the_way(flavour: Flavour) {
     scene.settled().await;
     relay.signal("TERM").await;
     relay.end().await.expect(0);
+    // What the last kill left to be sent again is in the log.
+    scene.run(&["relay", "--until-empty"]).await.expect(0);
     let lines = scene.orders();
     let mut of_key: BTreeMap<String, Vec<u64>> = BTreeMap::new();
     for line in &lines {
