@@ -17,6 +17,7 @@ mod operate;
 mod program;
 mod recipes;
 mod reconcile;
+mod reconcile_schedule;
 mod relay;
 mod replay;
 mod reshard;
