@@ -18,7 +18,7 @@ use super::keys::{self, SECTIONS};
 use super::problems::Problems;
 use super::section::Table;
 use super::value::{Node, Origin, Value};
-use super::{Config, Destination, Inbox, Outbox, Relay, RouteKeys};
+use super::{Config, Destination, Inbox, Outbox, Reconcile, Relay, RouteKeys};
 use crate::codes;
 use crate::failure::{Blame, Failure, Failures};
 
@@ -58,7 +58,8 @@ pub(super) fn build(tree: &[(String, Node)], without_outbox: bool, mut problems:
     }
     let destinations: Vec<Destination> = destinations.into_iter().map(|(_, d)| d).collect();
     let inboxes = inboxes(&all("inbox", p), &destinations, p);
-    problems.into_result(Config { relay, outboxes, destinations, routes, inboxes })
+    let reconciles = reconciles(&all("reconcile", p), &outboxes, &destinations, p);
+    problems.into_result(Config { relay, outboxes, destinations, routes, inboxes, reconciles })
 }
 
 fn refuse_unknown_sections(tree: &[(String, Node)], p: &mut Problems) {
@@ -556,6 +557,76 @@ fn inboxes(tables: &[Table], destinations: &[Destination], p: &mut Problems) -> 
         });
     }
     inboxes
+}
+
+fn reconciles(tables: &[Table], outboxes: &[Outbox], destinations: &[Destination], p: &mut Problems) -> Vec<Reconcile> {
+    let mut all: Vec<Reconcile> = vec![];
+    for t in tables {
+        t.refuse_unknown(None, p);
+        let (destination, query) = (t.text("destination", p), t.text("query", p));
+        let outbox = t.text("outbox", p);
+        match &outbox {
+            Some(name) if outboxes.iter().all(|o| o.name != *name) => {
+                p.at(t.place("outbox"), &codes::WHICH_OUTBOX, format!("no outbox is named {name:?}"));
+            }
+            None if outboxes.len() > 1 => {
+                p.at(&t.origin, &codes::WHICH_OUTBOX, "there are several outboxes: name one with outbox");
+            }
+            _ => {}
+        }
+        match (&destination, &query) {
+            (None, None) => p.at(&t.origin, &codes::MISSING_KEY, "reconcile has neither destination nor query"),
+            (Some(_), Some(_)) => {
+                p.at(t.place("query"), &codes::BAD_VALUE, "reconcile has both destination and query: leave one out");
+            }
+            (Some(name), None) => match destinations.iter().find(|d| d.name == *name) {
+                None => {
+                    let near = suggest(name, destinations.iter().map(|d| d.name.as_str()));
+                    let near = near.map(|n| format!("; did you mean {n}?")).unwrap_or_default();
+                    let what = format!("reconcile is of {name:?}, which is no destination{near}");
+                    p.at(t.place("destination"), &codes::UNKNOWN_DESTINATION, what);
+                }
+                Some(d) if !d.can_be_read() => {
+                    let what = format!("what destination {name}, a {}, has cannot be read", d.kind);
+                    p.at(t.place("destination"), &codes::NOTHING_TO_COMPARE, what);
+                }
+                Some(_) => {}
+            },
+            (None, Some(_)) => {}
+        }
+        if query.is_none() && t.node("query_db").is_some() {
+            p.at(t.place("query_db"), &codes::BAD_VALUE, "query_db needs query");
+        }
+        let name = t.text("name", p).or_else(|| destination.clone()).unwrap_or_else(|| "query".to_owned());
+        check_name(t, &name, all.iter().any(|r| r.name == name && r.outbox == outbox), p);
+        let ms = |key, p: &mut Problems| t.whole(key, p).unwrap_or_default();
+        let (every_ms, from_ms, settle_ms) = (ms("every", p), ms("from", p), ms("settle", p));
+        if from_ms > 0 && from_ms < every_ms.saturating_add(settle_ms) {
+            let what = format!(
+                "from is {from_ms} ms, every and settle are {every_ms} and {settle_ms} ms: what is created in between \
+                 would never be compared"
+            );
+            p.at(t.place("from"), &codes::BAD_VALUE, what);
+        }
+        all.push(Reconcile {
+            name,
+            outbox,
+            destination,
+            query,
+            query_db: t.text("query_db", p),
+            topic: t.text("topic", p),
+            every_ms,
+            from_ms,
+            settle_ms,
+            fix: t.switch("fix", p),
+            rate_milli: ms("rate", p).max(1),
+            memory: ms("memory", p),
+            temp: t.text("temp", p).map(PathBuf::from),
+            temp_limit: ms("temp_limit", p),
+            limit_ms: ms("limit", p),
+        });
+    }
+    all
 }
 
 /// The brokers of an inbox: those of a destination, or its own keys.

@@ -18,6 +18,7 @@ mod operate;
 mod program;
 mod recipes;
 mod reconcile;
+mod reconcile_schedule;
 mod relay;
 mod replay;
 mod reshard;

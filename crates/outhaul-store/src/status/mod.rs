@@ -613,6 +613,10 @@ impl Store for StatusStore {
         self.inner.keep_memory(destination, text).await
     }
 
+    async fn turn(&self, name: &str, owner: &str, ttl_ms: u64) -> StoreResult<Option<String>> {
+        self.inner.turn(name, owner, ttl_ms).await
+    }
+
     async fn instances(&self) -> StoreResult<Vec<InstanceStatus>> {
         self.inner.instances().await
     }
