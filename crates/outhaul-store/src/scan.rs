@@ -183,11 +183,19 @@ pub(crate) fn statement(
         Wanted::Query(sql) => sql.trim().trim_end_matches(';').to_owned(),
         Wanted::Outbox | Wanted::Kept if options.status.is_some() => {
             let Some(of) = &options.status else { return String::new() };
-            let text = if options.kind() == Ok(DatabaseKind::MySql) { "CHAR" } else { "TEXT" };
+            let id = quoted(&of.id);
+            let id = match options.kind() {
+                // Bytes that are no text are hexadecimal as a message's id; a number's character set is binary too.
+                Ok(DatabaseKind::MySql) => format!(
+                    "CASE WHEN CHARSET({id}) = 'binary' AND COERCIBILITY({id}) < 5 THEN LOWER(HEX({id})) ELSE CAST({id} AS \
+                     CHAR) END"
+                ),
+                _ => format!("CAST({id} AS TEXT)"),
+            };
             let created_at = of.created_at.as_deref().map_or_else(|| "NULL".to_owned(), quoted);
             let rows = |table: &str| {
                 let name = table.split('.').map(quoted).collect::<Vec<_>>().join(".");
-                format!("SELECT CAST({} AS {text}), {created_at}, {} FROM {name}", quoted(&of.id), quoted(&of.topic))
+                format!("SELECT {id}, {created_at}, {} FROM {name}", quoted(&of.topic))
             };
             let of_table = match (wanted, &of.archive) {
                 (Wanted::Kept, Some(archive)) => format!("{} UNION ALL {}", rows(&of.table), rows(&archive.table)),
