@@ -45,7 +45,7 @@ pub struct Arguments {
 
 /// Counts what it is given.
 #[derive(Default)]
-struct Counting(AtomicUsize);
+pub struct Counting(AtomicUsize);
 
 #[async_trait]
 impl Sink for Counting {

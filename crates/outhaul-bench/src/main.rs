@@ -2,6 +2,7 @@
 //!
 //! Absolute times say little on a shared machine; the ratios are what documentation quotes.
 
+mod audit;
 mod child;
 mod drain;
 mod enqueue;
@@ -66,8 +67,11 @@ enum What {
     Scale(scale::Arguments),
     /// A million refused messages: memory, lists, and how soon a redrive takes effect.
     Parked(parked::Arguments),
-    /// Polls of a table with a status column: with each index and with none, and what writers feel of the archiver.
+    /// Polls of a table with a status column: with each index and with none; a backlog beside a hand-made relay; what
+    /// writers feel of the archiver.
     StatusTable(status_table::Arguments),
+    /// Looking for a message by its id in a large log, with its time and without; bytes of the log for a message.
+    Audit(audit::Arguments),
     /// What a transactional message costs beside an outbox row, and beside a send after the commit.
     Transactional(transactional::Arguments),
     /// The difference of two sides of ten million ids in 64 MiB, beside a `HashSet`.
@@ -103,6 +107,7 @@ async fn run(arguments: Arguments) {
         What::Scale(a) => scale::run(a).await,
         What::Parked(a) => parked::run(a).await,
         What::StatusTable(a) => status_table::run(a).await,
+        What::Audit(a) => audit::run(a).await,
         What::Transactional(a) => transactional::run(a).await,
         What::Reconcile(a) => reconcile::run(&a),
         What::Child(a) => child::run(a).await,

@@ -1,14 +1,19 @@
 //! `status-table`: what polls of a table with a status column cost with the right index, with the wrong one and with
-//! none, and what writers feel of the archiver.
+//! none, what writers feel of the archiver, and how fast a backlog goes out, beside a hand-made relay.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use outhaul_core::config::{LaneLimits, Settings};
+use outhaul_core::destination::DestinationIndex;
 use outhaul_core::message::ShardId;
+use outhaul_core::route::{Route, Routes};
 use outhaul_core::runs::Run;
+use outhaul_relay::{Destination, Outbox, Stop};
 use outhaul_store::{Archive, InitPlan, PruneRequest, ReadPurpose, ReadRequest, StatusTable, Store, StoreOptions};
 
 use crate::Db;
+use crate::drain::Counting;
 use crate::measure::percentile;
 use crate::raw::{self, Raw};
 
@@ -29,6 +34,9 @@ pub struct Arguments {
     /// Rows that wait.
     #[arg(long, default_value_t = 1_000)]
     pending: usize,
+    /// Rows of the backlog that is drained.
+    #[arg(long, default_value_t = 20_000)]
+    backlog: usize,
     /// Longest time for the polls of one index, and of each round of writers, seconds.
     #[arg(long, default_value_t = 20)]
     seconds: u64,
@@ -71,6 +79,7 @@ pub async fn run(a: Arguments) {
     place.raw.execute("CREATE INDEX waiting ON outbox_message (status, created_at)").await;
     place.raw.execute(analyze(a.db)).await;
     ours(&place.url, Duration::from_secs(a.seconds)).await;
+    drains(a.db, &place.url, place.raw.as_mut(), a.backlog).await;
     archiver(&place.url, Duration::from_secs(a.seconds)).await;
     raw::remove(a.db, place).await;
 }
@@ -145,10 +154,15 @@ async fn fill(db: Db, raw: &mut dyn Raw, sent: usize, pending: usize) {
         .await;
         rows += n;
     }
-    for n in 0..pending {
-        let payload = raw::payload(n, 300);
-        raw.execute(&format!("INSERT INTO outbox_message (topic, payload) VALUES ('order-created', '{payload}')"))
-            .await;
+    waiting(raw, pending).await;
+}
+
+/// Rows that wait.
+async fn waiting(raw: &mut dyn Raw, rows: usize) {
+    for from in (0..rows).step_by(500) {
+        let value = |n| format!("('order-created', '{}')", raw::payload(n, 300));
+        let values: Vec<String> = (from..rows.min(from + 500)).map(value).collect();
+        raw.execute(&format!("INSERT INTO outbox_message (topic, payload) VALUES {}", values.join(","))).await;
     }
 }
 
@@ -213,6 +227,80 @@ async fn ours(url: &str, limit: Duration) {
     );
 }
 
+/// The same backlog by a hand-made relay, with its pause and without, and by Outhaul: each until nothing waits any more.
+/// What is sent is counted, and nothing else.
+async fn drains(db: Db, url: &str, raw: &mut dyn Raw, rows: usize) {
+    const WAITING: &str = "SELECT count(*) FROM outbox_message WHERE status = 'PENDING'";
+    let mut base = None;
+    for (name, pause) in [
+        ("hand-made, 200 ms between polls", Some(Some(Duration::from_millis(200)))),
+        ("hand-made, no pause", Some(None)),
+        ("Outhaul", None),
+    ] {
+        // What earlier parts have left waiting counts as well.
+        let left = raw.number(WAITING).await as usize;
+        waiting(raw, rows.saturating_sub(left)).await;
+        raw.execute(analyze(db)).await;
+        let rows = raw.number(WAITING).await;
+        let begun = Instant::now();
+        match pause {
+            Some(pause) => hand_made(db, raw, pause).await,
+            None => by_outhaul(url, rows).await,
+        }
+        let took = begun.elapsed().as_secs_f64();
+        assert_eq!(raw.number(WAITING).await, 0, "{name}: everything is marked");
+        let rate = rows as f64 / took;
+        let ratio = rate / *base.get_or_insert(rate);
+        println!("drain by {name:<32} {rows} rows in {took:>7.2} s = {rate:>7.0}/s  {ratio:.1} x");
+    }
+}
+
+/// 200 rows by created_at, hand them over, UPDATE by ids, pause; until nothing waits.
+async fn hand_made(db: Db, raw: &mut dyn Raw, pause: Option<Duration>) {
+    let now = match db {
+        Db::Sqlite => "strftime('%Y-%m-%d %H:%M:%f', 'now')",
+        Db::Postgres => "now()",
+        Db::Mariadb | Db::Mysql => "UTC_TIMESTAMP(6)",
+    };
+    let id = if db == Db::Sqlite || db == Db::Postgres { "CAST(id AS TEXT)" } else { "CAST(id AS CHAR)" };
+    let poll = format!(
+        "SELECT {id}, topic, payload FROM outbox_message WHERE status = 'PENDING' ORDER BY created_at LIMIT {BATCH}"
+    );
+    loop {
+        let ids = raw.texts(&poll).await;
+        if ids.is_empty() {
+            return;
+        }
+        let list = ids.join(",");
+        raw.execute(&format!("UPDATE outbox_message SET status = 'SENT', sent_at = {now} WHERE id IN ({list})")).await;
+        if let Some(pause) = pause {
+            tokio::time::sleep(pause).await;
+        }
+    }
+}
+
+async fn by_outhaul(url: &str, rows: u64) {
+    let mut options = options(url);
+    options.status = options.status.map(|table| StatusTable { interval: None, archive: None, ..table });
+    let store = outhaul_store::open(options).await.expect("a store");
+    let sink = Arc::new(Counting::default());
+    let outbox = Outbox {
+        name: "bench".into(),
+        store: store.clone(),
+        destinations: vec![Destination { name: "sink".into(), sink, limits: LaneLimits::default(), require_ack: None }],
+        routes: Routes::new(vec![Route { pattern: "*".into(), to: vec![DestinationIndex(0)] }]),
+        settings: Settings::default(),
+        owner: format!("bench-{}", std::process::id()),
+        until_empty: true,
+        shutdown_limit_ms: 60_000,
+        maintenance: None,
+        transactions: None,
+    };
+    let report = outhaul_relay::run(vec![outbox], Stop::new()).await.expect("a relay that ends well");
+    store.close().await;
+    assert_eq!(report.outboxes[0].1[0].delivered, rows, "every row once");
+}
+
 /// What inserting one row takes, with the archiver at work and without.
 async fn archiver(url: &str, span: Duration) {
     let mut base = None;
@@ -240,10 +328,11 @@ async fn archiver(url: &str, span: Duration) {
         let rate =
             moved.map_or_else(String::new, |n| format!("  {:.0} rows archived/s", n as f64 / span.as_secs_f64()));
         println!(
-            "INSERT {name:<22} P50 {:>7.2} ms  P99 {:>7.2} ms  max {:>7.2} ms  {} rows  {ratio:.2} x{rate}",
+            "INSERT {name:<22} P50 {:>7.2} ms  P99 {:>7.2} ms  max {:>7.2} ms  {} over 100 ms  {} rows  {ratio:.2} x{rate}",
             percentile(&waits, 50.0) as f64 / 1e3,
             p99 as f64 / 1e3,
             waits.last().copied().unwrap_or_default() as f64 / 1e3,
+            waits.iter().filter(|us| **us > 100_000).count(),
             waits.len()
         );
     }

@@ -114,6 +114,8 @@ pub enum Command {
     Prune(Prune),
     /// Change the number of shards. Relays are stopped and everything is settled; applications go on inserting.
     Reshard(Reshard),
+    /// Show how far an existing table with a status column is on its way into the outbox, end it, or undo it.
+    Migrate(Migrate),
     /// Print what the consumers of a destination must know: where id and key are, what is promised, SQL to dedupe with.
     Contract(Contract),
     /// Show what it is for: an order service that is killed again and again, with and without Outhaul. Needs nothing.
@@ -702,6 +704,21 @@ pub struct Reshard {
     /// Number of shards from now on.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(2..=1024))]
     pub shards: u16,
+}
+
+/// `migrate`.
+#[derive(Debug, Args)]
+pub struct Migrate {
+    #[command(flatten)]
+    pub source: Source,
+    #[command(flatten)]
+    pub which: Which,
+    /// End it: nothing waits in the table, and nothing inserts there any more.
+    #[arg(long, conflicts_with = "back")]
+    pub finish: bool,
+    /// Undo it: relays are stopped, and nothing waits in the outbox table.
+    #[arg(long)]
+    pub back: bool,
 }
 
 /// `explain`.

@@ -112,6 +112,11 @@ codes! {
     TEMPORARY_FILES = "OUT-3062", Failure, "free space, or name a folder with more with `--temp FOLDER`";
     /// A broker whose queues cannot be read.
     BROKER_NOT_READ = "OUT-3063", Failure, "check that name server and brokers are up, and that the account may read; then run it again";
+    /// Somebody else mends the outbox from a query.
+    FIX_UNDER_WAY = "OUT-3070", Failure, "wait until it has ended, or, if it was killed, half a minute; then run it again";
+
+    /// A migration that cannot be ended or undone yet, or that there is none.
+    NO_MIGRATION = "OUT-3071", Failure, "`outhaul migrate` shows how far it is and what comes next";
 
     /// A topic that no route names.
     NO_ROUTE = "OUT-4001", Failure, "add a [[route]] for the topic and restart the relay; then `outhaul parked redrive --destination - --all --why TEXT` delivers what is parked under `-`";
@@ -163,6 +168,10 @@ codes! {
     REPLAY_TAKEN = "OUT-4032", Failure, "nothing to do; `outhaul acts` shows who carries it out and how far it has got";
     /// A part of the log that is not there any more.
     REPLAY_PRUNED = "OUT-4033", Failure, "what is pruned cannot be replayed; a longer `retention` keeps more";
+    /// A comparison by a schedule has found something.
+    SCHEDULED_FOUND = "OUT-4050", Failure, "`outhaul reconcile --from TIME --destination NAME` names every id, and mends with `--fix --yes`";
+    /// A comparison by a schedule has failed.
+    SCHEDULED_FAILED = "OUT-4051", Failure, "see to what the reason names; it is tried again by itself";
     /// It is not clear which inbox is meant.
     WHICH_INBOX = "OUT-5058", Usage, "add an [[inbox]], or name one of several with `--inbox NAME`; without a file: `--db URL --to rocketmq://HOST:PORT --topic TOPIC --group GROUP`";
 }
@@ -184,15 +193,15 @@ macro_rules! pages {
 
 pages! {
     "1001" "1002" "1003" "1004" "1005" "1006" "1007" "1008" "1009" "1010" "1011" "1012" "1013" "1014" "1015" "1016"
-    "1030" "1031"
+    "1030" "1031" "1032"
     "2001" "2002" "2003" "2004" "2005" "2006" "2007" "2008" "2009" "2010" "2011" "2012" "2013" "2020" "2021" "2022"
     "2030" "2031" "2032" "2033" "2034" "2035" "2036" "2037" "2038" "2039" "2040" "2041" "2042" "2043" "2044" "2045"
     "3001" "3002" "3003" "3004" "3005" "3006" "3007" "3008" "3009" "3010" "3011" "3012" "3013" "3014" "3015" "3016"
     "3017" "3018" "3019" "3020" "3021" "3022" "3023" "3024" "3025" "3026" "3027" "3028" "3029" "3030" "3031" "3032"
-    "3033" "3034" "3040" "3041" "3055" "3056" "3057" "3060" "3061" "3062" "3063"
+    "3033" "3034" "3040" "3041" "3055" "3056" "3057" "3060" "3061" "3062" "3063" "3070" "3071"
     "4001" "4002" "4003" "4004" "4005" "4006" "4007" "4008" "4009" "4010" "4011" "4012" "4013"
     "4014" "4015" "4016" "4017" "4018" "4019" "4020" "4021" "4030" "4031" "4032" "4033"
-    "4040" "4041" "4042"
+    "4040" "4041" "4042" "4050" "4051"
     "5001" "5002" "5003" "5004" "5005" "5006" "5007" "5008" "5009" "5010" "5011" "5012"
     "5020" "5021" "5022" "5023" "5024" "5025" "5026" "5027" "5028" "5029" "5030" "5031" "5032" "5033" "5034" "5035" "5036"
     "5037"

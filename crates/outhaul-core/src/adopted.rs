@@ -179,6 +179,58 @@ impl Marks {
     }
 }
 
+/// How far the rows of a status table are on their way into native mode, as it is kept in the database.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Migration {
+    /// The table.
+    pub table: String,
+    /// The end of the log when it began: below it are messages whose rows may not be marked yet.
+    pub until: Position,
+    /// How far it is.
+    pub stage: Stage,
+}
+
+/// A stage of a [`Migration`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// What was in the log before it began is marked in the table.
+    Marking,
+    /// What waits in the table is moved into the outbox table.
+    Feeding,
+    /// Nothing waits in the table, and nobody looks at it any more.
+    Finished,
+}
+
+impl Stage {
+    /// As it is written.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Marking => "marking",
+            Self::Feeding => "feeding",
+            Self::Finished => "finished",
+        }
+    }
+}
+
+impl Migration {
+    /// As [`Migration::encode`] wrote it. None: there is none.
+    pub fn decode(text: &str) -> Option<Self> {
+        let mut parts = text.splitn(3, ' ');
+        let stage = [Stage::Marking, Stage::Feeding, Stage::Finished];
+        let word = parts.next()?;
+        Some(Self {
+            stage: stage.into_iter().find(|s| s.word() == word)?,
+            until: Position(parts.next()?.parse().ok()?),
+            table: parts.next()?.to_owned(),
+        })
+    }
+
+    /// As text.
+    pub fn encode(&self) -> String {
+        format!("{} {} {}", self.stage.word(), self.until, self.table)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -229,6 +281,13 @@ mod tests {
         let after = ledger.begin();
         assert!(ledger.is_stale(before) && !ledger.is_stale(after));
         assert_eq!((ledger.take("x"), ledger.knows("c")), (Some(Seq(4)), false));
+    }
+
+    #[test]
+    fn a_migration_is_kept_as_text() {
+        let migration = Migration { table: "a table".into(), until: Position(7), stage: Stage::Feeding };
+        assert_eq!(Migration::decode(&migration.encode()), Some(migration));
+        assert_eq!([Migration::decode(""), Migration::decode("feeding x t")], [None, None]);
     }
 
     #[test]

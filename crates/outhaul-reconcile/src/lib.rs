@@ -20,6 +20,7 @@ mod verdict;
 pub use merge::{Group, Half, compare};
 pub use record::{Expectation, Place, Record};
 pub use side::{MEMORY_MIN_BYTES, Side, Sorted};
+pub use spool::Room;
 pub use verdict::{Counts, Verdict, judge};
 
 /// Longest id, bytes.

@@ -2,10 +2,11 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use crate::merge::{Sources, fan_in};
 use crate::record::Record;
-use crate::spool::Spool;
+use crate::spool::{Room, Spool};
 
 /// Least memory of a side, bytes.
 pub const MEMORY_MIN_BYTES: usize = 64 << 10;
@@ -30,6 +31,7 @@ pub struct Side {
     spool: Option<Spool>,
     runs: Vec<(u64, u64)>,
     records: u64,
+    room: Option<Arc<Room>>,
 }
 
 /// A side that is complete.
@@ -39,6 +41,7 @@ pub struct Sorted {
     pub(crate) spool: Option<Spool>,
     pub(crate) runs: Vec<(u64, u64)>,
     records: u64,
+    room: Option<Arc<Room>>,
 }
 
 impl Side {
@@ -56,7 +59,15 @@ impl Side {
             spool: None,
             runs: Vec::new(),
             records: 0,
+            room: None,
         }
+    }
+
+    /// The same, whose temporary files share this room with those of others. Where it is used up, it fails with
+    /// `StorageFull`.
+    #[must_use]
+    pub fn within(self, room: Arc<Room>) -> Self {
+        Self { room: Some(room), ..self }
     }
 
     /// Takes a record.
@@ -119,7 +130,7 @@ impl Side {
         self.entries.sort_unstable_by(|(a, at), (b, bt)| a.cmp(b).then_with(|| id(*at).cmp(id(*bt))));
         let spool = match &mut self.spool {
             Some(spool) => spool,
-            empty => empty.insert(Spool::make(&self.folder)?),
+            empty => empty.insert(Spool::make(&self.folder, self.room.clone())?),
         };
         let begin = spool.len();
         for (_, at) in &self.entries {
@@ -142,8 +153,12 @@ impl Side {
         if let Some(spool) = &mut self.spool {
             spool.flush()?;
         }
-        let mut sorted =
-            Sorted { spool: self.spool.take(), runs: std::mem::take(&mut self.runs), records: self.records };
+        let mut sorted = Sorted {
+            spool: self.spool.take(),
+            runs: std::mem::take(&mut self.runs),
+            records: self.records,
+            room: self.room,
+        };
         // As many runs as can be read at once with this memory: the rest is merged before.
         while sorted.runs.len() > fan_in(self.memory) / 2 {
             sorted = sorted.merged(&self.folder, self.memory)?;
@@ -165,7 +180,7 @@ impl Sorted {
 
     /// The same in fewer and longer runs.
     fn merged(self, folder: &Path, memory: usize) -> io::Result<Self> {
-        let mut spool = Spool::make(folder)?;
+        let mut spool = Spool::make(folder, self.room.clone())?;
         let mut runs = Vec::new();
         for some in self.runs.chunks(fan_in(memory)) {
             let begin = spool.len();
@@ -182,6 +197,6 @@ impl Sorted {
             runs.push((begin, spool.len()));
         }
         spool.flush()?;
-        Ok(Self { spool: Some(spool), runs, records: self.records })
+        Ok(Self { spool: Some(spool), runs, records: self.records, room: self.room })
     }
 }

@@ -3,6 +3,7 @@
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Tells the files of a process apart.
@@ -12,6 +13,34 @@ const NAMES_MAX: u32 = 1_000;
 /// Bytes that are written at once.
 const WRITE_BYTES: usize = 256 << 10;
 
+/// How much all temporary files of a comparison may hold together.
+#[derive(Debug)]
+pub struct Room {
+    most: u64,
+    used: AtomicU64,
+}
+
+impl Room {
+    /// So many bytes.
+    pub fn new(bytes: u64) -> Arc<Self> {
+        Arc::new(Self { most: bytes, used: AtomicU64::new(0) })
+    }
+
+    fn take(&self, bytes: u64) -> io::Result<()> {
+        let used = self.used.fetch_add(bytes, Ordering::Relaxed).saturating_add(bytes);
+        if used <= self.most {
+            return Ok(());
+        }
+        self.used.fetch_sub(bytes, Ordering::Relaxed);
+        let what = format!("they would hold more than {} bytes", self.most);
+        Err(io::Error::new(io::ErrorKind::StorageFull, what))
+    }
+
+    fn give_back(&self, bytes: u64) {
+        self.used.fetch_sub(bytes, Ordering::Relaxed);
+    }
+}
+
 /// A temporary file that is written once from its start to its end, and read afterwards at any place.
 #[derive(Debug)]
 pub(crate) struct Spool {
@@ -20,11 +49,12 @@ pub(crate) struct Spool {
     named: Option<PathBuf>,
     buffer: Vec<u8>,
     written: u64,
+    room: Option<Arc<Room>>,
 }
 
 impl Spool {
     /// Makes a file in a folder.
-    pub(crate) fn make(folder: &Path) -> io::Result<Self> {
+    pub(crate) fn make(folder: &Path, room: Option<Arc<Room>>) -> io::Result<Self> {
         for _ in 0..NAMES_MAX {
             let number = NEXT.fetch_add(1, Ordering::Relaxed);
             let path = folder.join(format!("outhaul-reconcile-{}-{number}.run", std::process::id()));
@@ -32,7 +62,7 @@ impl Spool {
                 Ok(file) => {
                     // Nobody finds what it holds, and it is gone with the process, also a killed one.
                     let named = if cfg!(unix) && std::fs::remove_file(&path).is_ok() { None } else { Some(path) };
-                    return Ok(Self { file, named, buffer: Vec::new(), written: 0 });
+                    return Ok(Self { file, named, buffer: Vec::new(), written: 0, room });
                 }
                 // A process of the same number left it.
                 Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
@@ -54,7 +84,15 @@ impl Spool {
 
     /// Hands what was appended to the system. Nothing is read before that.
     pub(crate) fn flush(&mut self) -> io::Result<()> {
-        self.file.write_all(&self.buffer)?;
+        if let Some(room) = &self.room {
+            room.take(self.buffer.len() as u64)?;
+        }
+        // Also what is written in part: the file is given up then, and with it all of it.
+        let written = self.file.write_all(&self.buffer);
+        if let (Err(_), Some(room)) = (&written, &self.room) {
+            room.give_back(self.buffer.len() as u64);
+        }
+        written?;
         self.written += self.buffer.len() as u64;
         self.buffer.clear();
         Ok(())
@@ -79,6 +117,9 @@ impl Spool {
 
 impl Drop for Spool {
     fn drop(&mut self) {
+        if let Some(room) = &self.room {
+            room.give_back(self.written);
+        }
         if let Some(path) = &self.named {
             _ = std::fs::remove_file(path);
         }

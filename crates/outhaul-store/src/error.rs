@@ -40,6 +40,8 @@ pub enum StoreErrorKind {
     Outdated,
     /// The number of shards is being changed, or a change was broken off.
     Resharding,
+    /// The rows of a status table are being moved into the outbox table, and this does not fit to it.
+    Migrating,
     /// Anything else the server said.
     Other,
 }
@@ -66,6 +68,7 @@ impl StoreErrorKind {
             Self::StrayRows => "OUT-1016",
             Self::Outdated => "OUT-1030",
             Self::Resharding => "OUT-1031",
+            Self::Migrating => "OUT-1032",
         }
     }
 
@@ -102,6 +105,9 @@ impl StoreErrorKind {
             }
             Self::Resharding => {
                 "run `outhaul reshard` again with the same number of shards: it goes on; nothing is lost meanwhile"
+            }
+            Self::Migrating => {
+                "set mode = \"migrate\" for every relay of the outbox; `outhaul migrate` shows how far it is, --finish ends it, --back undoes it"
             }
             Self::Other => "read the server's message; if it persists, report it with `outhaul validate --json`",
         }

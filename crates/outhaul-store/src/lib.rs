@@ -38,6 +38,8 @@ pub use transaction::*;
 
 use std::sync::Arc;
 
+use outhaul_core::adopted::{Migration, Stage};
+
 /// Opens the store that a URL names. Nothing is asked of the database yet beyond a first connection.
 ///
 /// # Errors
@@ -56,10 +58,31 @@ pub async fn open(options: StoreOptions) -> Result<Arc<dyn Store>, StoreError> {
             #[allow(unreachable_patterns)]
             kind => return Err(StoreError::new(StoreErrorKind::Unsupported, format!("{kind} is not in this build"))),
         };
-        let inner = Box::pin(open_tables(options)).await?;
-        return Ok(Arc::new(status::StatusStore::new(inner, rows, table)));
+        // What is moved into the outbox table is taken out of it as in native mode.
+        let status = options.status.clone().filter(|table| !table.migrate);
+        let inner = Box::pin(open_tables(StoreOptions { status, ..options.clone() })).await?;
+        return Ok(Arc::new(status::StatusStore::new(inner, rows, table, &options)));
     }
     Box::pin(open_tables(options)).await
+}
+
+/// For a relay that is to serve the outbox table alone: whether rows of a status table are still on their way into it,
+/// and would be left behind.
+///
+/// # Errors
+/// [`StoreErrorKind::Migrating`]: they are. Any other: it is not known; tables that are not there hold nothing.
+pub async fn refuse_unfinished_migration(store: &dyn Store) -> Result<(), StoreError> {
+    let kept = match store.memory(MIGRATION).await {
+        Err(e) if e.kind == StoreErrorKind::NotInitialised => return Ok(()),
+        kept => kept?,
+    };
+    match kept.and_then(|text| Migration::decode(&text)).filter(|m| m.stage != Stage::Finished) {
+        None => Ok(()),
+        Some(Migration { table, .. }) => {
+            let what = format!("rows of table {table} are still being moved into the outbox table");
+            Err(StoreError::new(StoreErrorKind::Migrating, what))
+        }
+    }
 }
 
 async fn open_tables(options: StoreOptions) -> Result<Arc<dyn Store>, StoreError> {

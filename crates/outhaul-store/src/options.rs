@@ -64,7 +64,7 @@ pub struct StoreOptions {
     /// TLS.
     pub tls: Tls,
     /// An existing table whose rows are marked instead of moved. `outbox_table` then names the table that native mode
-    /// would have, which stays empty.
+    /// would have, which stays empty, or into which they are moved ([`StatusTable::migrate`]).
     pub status: Option<StatusTable>,
 }
 
@@ -103,6 +103,9 @@ pub struct StatusTable {
     pub batch: Option<u32>,
     /// Where rows go that were delivered long ago. None: they stay.
     pub archive: Option<Archive>,
+    /// Rows that wait are moved into the outbox table, which applications may insert into as well, and marked as sent by
+    /// that. What the log holds of them is delivered from there.
+    pub migrate: bool,
 }
 
 /// Where the rows of a status table go in the end.
@@ -135,6 +138,7 @@ impl Default for StatusTable {
             interval: None,
             batch: None,
             archive: None,
+            migrate: false,
         }
     }
 }

@@ -183,24 +183,31 @@ pub(crate) fn statement(
         Wanted::Query(sql) => sql.trim().trim_end_matches(';').to_owned(),
         Wanted::Outbox | Wanted::Kept if options.status.is_some() => {
             let Some(of) = &options.status else { return String::new() };
-            let text = if options.kind() == Ok(DatabaseKind::MySql) { "CHAR" } else { "TEXT" };
+            let id = quoted(&of.id);
+            let id = match options.kind() {
+                // Bytes that are no text are hexadecimal as a message's id; a number's character set is binary too.
+                Ok(DatabaseKind::MySql) => format!(
+                    "CASE WHEN CHARSET({id}) = 'binary' AND COERCIBILITY({id}) < 5 THEN LOWER(HEX({id})) ELSE CAST({id} AS \
+                     CHAR) END"
+                ),
+                _ => format!("CAST({id} AS TEXT)"),
+            };
             let created_at = of.created_at.as_deref().map_or_else(|| "NULL".to_owned(), quoted);
             let rows = |table: &str| {
                 let name = table.split('.').map(quoted).collect::<Vec<_>>().join(".");
-                format!("SELECT CAST({} AS {text}), {created_at}, {} FROM {name}", quoted(&of.id), quoted(&of.topic))
+                format!("SELECT {id}, {created_at}, {} FROM {name}", quoted(&of.topic))
             };
-            match (wanted, &of.archive) {
+            let of_table = match (wanted, &of.archive) {
                 (Wanted::Kept, Some(archive)) => format!("{} UNION ALL {}", rows(&of.table), rows(&archive.table)),
                 (Wanted::Kept, None) => rows(&of.table),
                 _ => format!("{} WHERE {} = {}", rows(&of.table), quoted(&of.status), literal(&of.pending)),
+            };
+            match of.migrate {
+                true => format!("{of_table} UNION ALL {}", of_outbox(options, quoted)),
+                false => of_table,
             }
         }
-        Wanted::Outbox | Wanted::Kept => {
-            let columns = &options.columns;
-            let created_at = columns.created_at.as_deref().map_or_else(|| "NULL".to_owned(), quoted);
-            let (id, topic) = (quoted(&columns.id), quoted(&columns.topic));
-            format!("SELECT {id}, {created_at}, {topic} FROM {}", quoted(&options.outbox()))
-        }
+        Wanted::Outbox | Wanted::Kept => of_outbox(options, quoted),
         Wanted::Transactions => format!(
             "SELECT message_id, created_at FROM {} WHERE state <> 'rolled_back' AND message_id IS NOT NULL",
             table("outbox_transaction")
@@ -215,4 +222,12 @@ pub(crate) fn statement(
             format!("SELECT id, processed_at FROM {} WHERE consumer = {}", table("inbox"), literal(consumer))
         }
     }
+}
+
+#[cfg(any(feature = "sqlite", feature = "mysql", feature = "postgres"))]
+fn of_outbox(options: &StoreOptions, quoted: fn(&str) -> String) -> String {
+    let columns = &options.columns;
+    let created_at = columns.created_at.as_deref().map_or_else(|| "NULL".to_owned(), quoted);
+    let (id, topic) = (quoted(&columns.id), quoted(&columns.topic));
+    format!("SELECT {id}, {created_at}, {topic} FROM {}", quoted(&options.outbox()))
 }

@@ -39,10 +39,30 @@ pub(crate) fn behind_page(page: &[ParkedEntry]) -> Option<Position> {
     page.last().filter(|_| page.len() >= PARKED_PAGE_ROWS).map(|last| Position(last.position.0 + 1))
 }
 
+/// The name under which [`Store::memory`] keeps a [`Migration`](outhaul_core::adopted::Migration): no destination has it.
+pub const MIGRATION: &str = "=migration";
+
+/// The name under which [`Store::memory`] keeps up to where rows of a status table are marked
+/// ([`Marks`](outhaul_core::adopted::Marks)): no destination has it.
+pub const MARKS: &str = "=marked";
+
 /// The name in `outbox_meta` of what a destination keeps.
 #[cfg(any(feature = "sqlite", feature = "mysql", feature = "postgres"))]
 pub(crate) fn memory_name(destination: &str) -> String {
     format!("destination:{destination}")
+}
+
+/// The name in `outbox_meta` of whose turn it is.
+#[cfg(any(feature = "sqlite", feature = "mysql", feature = "postgres"))]
+pub(crate) fn turn_name(name: &str) -> String {
+    format!("turn:{name}")
+}
+
+/// Who has a turn, of its text `UNTIL_US OWNER`, if it is not this one.
+#[cfg(any(feature = "sqlite", feature = "mysql", feature = "postgres"))]
+pub(crate) fn another_has_it(text: Option<&str>, owner: &str) -> Option<String> {
+    let holder = text.and_then(|text| text.split_once(' ')).map(|(_, holder)| holder).unwrap_or_default();
+    (holder != owner).then(|| holder.to_owned())
 }
 
 /// The result of a store's call.
@@ -484,6 +504,14 @@ pub trait Store: Send + Sync + 'static {
     /// # Errors
     /// Any; either text may be kept.
     async fn keep_memory(&self, destination: &str, text: &str) -> StoreResult<()>;
+
+    /// Takes a turn at something that one process at a time does, or keeps it, for so long from now on by the database's
+    /// clock; 0 gives it back. Some: another process has it, by this owner name, and nothing has changed. Names up to 200
+    /// characters. A turn that ran out is anybody's: whoever works longer has to take it again in time.
+    ///
+    /// # Errors
+    /// Any; it may be taken.
+    async fn turn(&self, name: &str, owner: &str, ttl_ms: u64) -> StoreResult<Option<String>>;
 
     /// Looks at the server, the tables and the meta table, and whether leases and rows match the number of shards.
     ///

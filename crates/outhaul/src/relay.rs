@@ -149,9 +149,15 @@ impl Relay {
             return Err(RelayFailure::Sink(error));
         }
         let routes = routes(&self.routes, &self.destinations)?;
+        let is_native = self.options.status.is_none();
+        let store = outhaul_store::open(self.options).await?;
+        if is_native && let Err(e) = outhaul_store::refuse_unfinished_migration(&*store).await {
+            store.close().await;
+            return Err(e.into());
+        }
         let outbox = outhaul_relay::Outbox {
             name: "main".into(),
-            store: outhaul_store::open(self.options).await?,
+            store,
             destinations: self.destinations,
             routes,
             transactions: Some(outhaul_relay::Transactions::default()),

@@ -58,9 +58,20 @@ fn scale() {
 #[test]
 fn status_table() {
     for db in ["sqlite", "mariadb", "mysql", "postgres"] {
-        let printed = bench(&["status-table", "--db", db, "--sent", "3000", "--pending", "450", "--seconds", "1"]);
+        let sizes = ["--sent", "3000", "--pending", "450", "--backlog", "900", "--seconds", "1"];
+        let printed = bench(&[&["status-table", "--db", db], &sizes[..]].concat());
         assert_eq!(printed.lines().filter(|line| line.starts_with("index ")).count(), 3, "{printed}");
         assert!(printed.contains("INSERT with the archiver") && !printed.contains(" 0 rows archived/s"), "{printed}");
+        assert_eq!(printed.lines().filter(|line| line.starts_with("drain by ")).count(), 3, "{printed}");
+    }
+}
+
+#[test]
+fn audit() {
+    for db in ["sqlite", "mariadb", "postgres"] {
+        let printed = bench(&["audit", "--db", db, "--messages", "3000", "--searches", "20"]);
+        assert!(printed.contains("with its time") && printed.contains("without a time"), "{printed}");
+        assert!(printed.contains("every one was found"), "{printed}");
     }
 }
 

@@ -5,6 +5,10 @@
 //! scalar subquery with a LIMIT, which no planner turns into a join: for a message that has to wait it is one step into
 //! an index. (For the first of its key MySQL reads all open entries of that key; the others do not. With an ORDER BY it
 //! would sort them for each message that waits.)
+//!
+//! On MySQL and MariaDB the locking read sees each row as it is when the read comes to it, the subquery what had committed
+//! when the statement began to look: of two messages of a key that commit in between, the second would seem to have
+//! nothing before it. So it must itself be among what the subqueries see.
 
 use outhaul_store::DatabaseKind;
 
@@ -66,12 +70,18 @@ impl Handler<'_> {
         let (open, of_key) = (hint("open"), hint("open_of_key"));
         let dead = if self.block_key { "" } else { " AND e.dead_at IS NULL" };
         let lock = if self.database == DatabaseKind::Sqlite { "" } else { " FOR UPDATE SKIP LOCKED" };
+        let seen = match self.database {
+            DatabaseKind::MySql => {
+                format!("    AND (SELECT 1 FROM {table} s WHERE s.seq = m.seq) = 1\n")
+            }
+            DatabaseKind::Postgres | DatabaseKind::Sqlite => String::new(),
+        };
         format!(
             "SELECT m.id, m.topic, m.msg_key, m.headers, m.payload, m.attempts FROM {table} m{open}\n  \
              WHERE m.consumer = {consumer} AND m.done_at IS NULL AND m.dead_at IS NULL\n    \
              AND (m.claimed_until IS NULL OR m.claimed_until <= {now})\n    \
              AND (SELECT 1 FROM {table} e{of_key} WHERE e.consumer = m.consumer AND e.msg_key = m.msg_key\n      \
-             AND e.done_at IS NULL{dead} AND e.seq < m.seq LIMIT 1) IS NULL\n  \
+             AND e.done_at IS NULL{dead} AND e.seq < m.seq LIMIT 1) IS NULL\n{seen}  \
              ORDER BY m.seq LIMIT 1{lock};"
         )
     }

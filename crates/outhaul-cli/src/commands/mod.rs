@@ -17,6 +17,7 @@ mod inbox;
 mod init;
 mod locate;
 mod message_line;
+mod migrate;
 mod parked;
 mod pause;
 mod prune;
@@ -66,6 +67,7 @@ pub async fn run(arguments: &Arguments) -> Outcome {
         Command::Acts(a) => acts::run(a, json).await,
         Command::Prune(a) => prune::run(a, json).await,
         Command::Reshard(a) => Box::pin(reshard::run(a, json)).await,
+        Command::Migrate(a) => migrate::run(a, json).await,
         Command::Contract(a) => contract::run(a, json).await,
         Command::Explain(a) => explain::run(a, json),
         Command::Completions { shell } => completions(*shell),

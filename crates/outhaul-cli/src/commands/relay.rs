@@ -9,6 +9,7 @@ use outhaul_store::Store;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
+use super::reconcile::schedule::{END_LIMIT, Schedule};
 use super::shared_sink::SharedSink;
 use super::{of_outbox, owner, validate};
 use crate::arguments::Relay;
@@ -49,10 +50,12 @@ pub async fn run(a: &Relay) -> Outcome {
     let mut runs = JoinSet::new();
     for outbox in &config.outboxes {
         let (config, outbox, destinations) = (config.clone(), outbox.clone(), destinations(&config, &sinks));
+        let sinks = sinks.clone();
         let (owner, stop, mut told, until_empty) = (owner.clone(), stop.clone(), told.subscribe(), a.until_empty);
-        runs.spawn(
-            async move { Box::pin(one(&config, &outbox, destinations, owner, &stop, &mut told, until_empty)).await },
-        );
+        runs.spawn(async move {
+            let places = (destinations, sinks);
+            Box::pin(one(&config, &outbox, places, owner, &stop, &mut told, until_empty)).await
+        });
     }
     let failures = wait_for_all(&mut runs, || {
         told.send_replace(true);
@@ -135,7 +138,7 @@ fn of_one_outbox(limits: &LaneLimits, outboxes: usize) -> LaneLimits {
 async fn one(
     config: &Config,
     outbox: &Outbox,
-    destinations: Vec<outhaul_relay::Destination>,
+    (destinations, sinks): (Vec<outhaul_relay::Destination>, Vec<Arc<SharedSink>>),
     owner: String,
     stop: &Stop,
     told: &mut watch::Receiver<bool>,
@@ -149,6 +152,19 @@ async fn one(
         export: relay.export.clone(),
         ..Maintenance::default()
     });
+    // A script that empties the outbox compares nothing.
+    let schedule = (!until_empty).then(|| Schedule {
+        config: config.clone(),
+        outbox: outbox.clone(),
+        store: store.clone(),
+        sinks,
+        owner: owner.clone(),
+        stop: stop.clone(),
+    });
+    // It ends with the engine too, whatever made that end.
+    let ends = watch::Sender::new(false);
+    let told_or_ended = ends.subscribe();
+    let comparing = schedule.map(|schedule| tokio::spawn(schedule.run(told_or_ended)));
     let engine = outhaul_relay::Outbox {
         name: outbox.name.clone(),
         store,
@@ -161,7 +177,24 @@ async fn one(
         maintenance,
         transactions: outbox.transactions.clone(),
     };
-    let report = Box::pin(outhaul_relay::run(vec![engine], stop.clone())).await.map_err(failure)?;
+    let running = async {
+        let mut running = std::pin::pin!(outhaul_relay::run(vec![engine], stop.clone()));
+        tokio::select! {
+            ended = &mut running => ended,
+            _ = async { told.wait_for(|told| *told).await.is_ok() } => {
+                ends.send_replace(true);
+                running.await
+            }
+        }
+    };
+    let report = Box::pin(running).await.map_err(failure);
+    ends.send_replace(true);
+    if let Some(mut comparing) = comparing
+        && tokio::time::timeout(END_LIMIT, &mut comparing).await.is_err()
+    {
+        comparing.abort();
+    }
+    let report = report?;
     Ok(report.outboxes.into_iter().flat_map(|(name, all)| all.into_iter().map(move |d| (name.clone(), d))).collect())
 }
 
@@ -176,7 +209,14 @@ async fn open(
         let mut tries = 0u32;
         loop {
             let error = match outhaul_store::open(outbox.store.clone()).await {
-                Ok(store) => return Ok(Some(store)),
+                Ok(store) if outbox.store.status.is_some() => return Ok(Some(store)),
+                Ok(store) => match outhaul_store::refuse_unfinished_migration(&*store).await {
+                    Ok(()) => return Ok(Some(store)),
+                    Err(e) => {
+                        store.close().await;
+                        e
+                    }
+                },
                 Err(e) => e,
             };
             tries += 1;

@@ -9,6 +9,7 @@ use outhaul_core::trouble::Trouble;
 use outhaul_store::{InstanceStatus, PauseStatus, ShardStatus, Store, StoreError, StoreErrorKind};
 use serde::Serialize;
 
+use super::reconcile::kept::{self, Scheduled};
 use super::{chosen, of_outbox, open};
 use crate::arguments::Status;
 use crate::codes;
@@ -32,6 +33,8 @@ struct OutboxReport {
     instances: Vec<InstanceReport>,
     /// Whether all owners of shards have the same routes and destinations.
     same_configuration: bool,
+    /// What relays have compared by the schedule.
+    reconcile: Vec<Scheduled>,
 }
 
 /// A relay process, as its last heartbeat shows it.
@@ -130,7 +133,8 @@ struct ParkedReport {
 }
 
 /// Shows the outboxes; exit code 3 if a message is dead, a lane is down, a destination that is not configured any more
-/// holds back the log, what is to be pruned cannot be exported, or instances have different configurations.
+/// holds back the log, what is to be pruned cannot be exported, instances have different configurations, or a comparison of
+/// the schedule has found something or failed.
 ///
 /// # Errors
 /// A database's, or the configuration's.
@@ -160,7 +164,8 @@ pub async fn run(a: &Status, json: bool) -> Outcome {
     let wants = |l: &LaneReport| l.parked.dead > 0 || l.down_since.is_some() || l.is_left_behind();
     let troubled = report.outboxes.iter().flat_map(|o| &o.instances).any(|i| i.trouble.is_some());
     let differ = report.outboxes.iter().any(|o| !o.same_configuration);
-    Ok(if differ || troubled || lanes.into_iter().any(wants) { Exit::Attention } else { Exit::Fine })
+    let found = report.outboxes.iter().flat_map(|o| &o.reconcile).any(Scheduled::needs_attention);
+    Ok(if differ || troubled || found || lanes.into_iter().any(wants) { Exit::Attention } else { Exit::Fine })
 }
 
 /// An outbox, and what is said of rows that no shard holds.
@@ -228,7 +233,13 @@ async fn read(config: &Config, outbox: &Outbox, store: &Arc<dyn Store>) -> Resul
         })
         .collect();
     let same_configuration = have_the_same(&shards, &instances);
-    Ok((OutboxReport { name: outbox.name.clone(), mode, shards, instances, same_configuration }, stray))
+    let reconcile = match kept::all(config, outbox, store).await {
+        Ok(all) => all,
+        Err(e) if e.kind == StoreErrorKind::Permission => vec![],
+        Err(e) => return Err(e),
+    };
+    let name = outbox.name.clone();
+    Ok((OutboxReport { name, mode, shards, instances, same_configuration, reconcile }, stray))
 }
 
 /// Whether all owners of shards have the same configuration, as far as they tell.
@@ -381,6 +392,7 @@ fn table(report: &Report) -> Vec<String> {
                 other.code, o.name, other.remedy
             ));
         }
+        notes.extend(o.reconcile.iter().map(|scheduled| scheduled.line(&o.name)));
         for i in &o.instances {
             let note = |t: &TroubleReport| format!("{} {} since {}: {} {}", o.name, i.name, t.since, t.code, t.text);
             notes.extend(i.trouble.as_ref().map(note));
@@ -538,7 +550,14 @@ mod tests {
         }];
         let (name, mode) = ("main".into(), "move".into());
         let text = table(&Report {
-            outboxes: vec![OutboxReport { name, mode, shards, instances: vec![], same_configuration: false }],
+            outboxes: vec![OutboxReport {
+                name,
+                mode,
+                shards,
+                instances: vec![],
+                same_configuration: false,
+                reconcile: vec![],
+            }],
         });
         assert_eq!(text.len(), 7, "{text:#?}");
         assert!(text[5].starts_with("OUT-4021 main: "), "{text:#?}");
@@ -597,7 +616,14 @@ mod tests {
             lanes,
         };
         let (name, mode) = ("main".into(), "move".into());
-        let outbox = OutboxReport { name, mode, shards: vec![shard], instances: vec![], same_configuration: true };
+        let outbox = OutboxReport {
+            name,
+            mode,
+            shards: vec![shard],
+            instances: vec![],
+            same_configuration: true,
+            reconcile: vec![],
+        };
         let text = table(&Report { outboxes: vec![outbox] });
         assert!(text[1].contains("delivering, at most 0.5/s"), "{text:#?}");
     }
@@ -621,6 +647,7 @@ mod tests {
             shards: vec![],
             instances,
             same_configuration: true,
+            reconcile: vec![],
         };
         let lines = table(&Report { outboxes: vec![outbox] });
         assert_eq!(lines[1..], ["main two since 2026-03-01: OUT-4019 exporting to /x: full"]);

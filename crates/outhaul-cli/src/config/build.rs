@@ -18,7 +18,7 @@ use super::keys::{self, SECTIONS};
 use super::problems::Problems;
 use super::section::Table;
 use super::value::{Node, Origin, Value};
-use super::{Config, Destination, Inbox, Outbox, Relay, RouteKeys};
+use super::{Config, Destination, Inbox, Outbox, Reconcile, Relay, RouteKeys};
 use crate::codes;
 use crate::failure::{Blame, Failure, Failures};
 
@@ -58,7 +58,8 @@ pub(super) fn build(tree: &[(String, Node)], without_outbox: bool, mut problems:
     }
     let destinations: Vec<Destination> = destinations.into_iter().map(|(_, d)| d).collect();
     let inboxes = inboxes(&all("inbox", p), &destinations, p);
-    problems.into_result(Config { relay, outboxes, destinations, routes, inboxes })
+    let reconciles = reconciles(&all("reconcile", p), &outboxes, &destinations, p);
+    problems.into_result(Config { relay, outboxes, destinations, routes, inboxes, reconciles })
 }
 
 fn refuse_unknown_sections(tree: &[(String, Node)], p: &mut Problems) {
@@ -139,7 +140,8 @@ fn outboxes(tables: &[Table], may_be_none: bool, p: &mut Problems) -> Vec<Outbox
         t.refuse_unknown(None, p);
         let name = t.text("name", p).unwrap_or_default();
         check_name(t, &name, outboxes.iter().any(|o| o.name == name), p);
-        let is_status = t.text("mode", p).as_deref() == Some("status");
+        let mode = t.text("mode", p).unwrap_or_default();
+        let (is_status, migrates) = (mode == "status", mode == "migrate");
         let mut store = StoreOptions::new(t.text("url", p).unwrap_or_default());
         if !store.url.is_empty()
             && let Err(e) = store.kind()
@@ -148,12 +150,17 @@ fn outboxes(tables: &[Table], may_be_none: bool, p: &mut Problems) -> Vec<Outbox
         }
         store.table_prefix = t.text("table_prefix", p).unwrap_or_default();
         store.outbox_table = t.text("table", p).unwrap_or_default();
-        if is_status {
-            store.status = Some(status_table(t, store.outbox_table, p));
+        if is_status || migrates {
+            let table = status_table(t, store.outbox_table, p);
+            store.status = Some(StatusTable { migrate: migrates, ..table });
             store.outbox_table = NATIVE_TABLE.to_owned();
         } else {
             store.columns = columns(t, p);
             refuse_keys(t, "status.", "is for mode = \"status\"", p);
+        }
+        if is_status {
+            let why = "needs native mode: transactional messages fall back into an outbox table";
+            refuse_keys(t, "transactions.", why, p);
         }
         let ms = |key, p: &mut Problems| Duration::from_millis(t.whole(key, p).unwrap_or_default());
         store.max_message_bytes = t.whole("max_message_bytes", p).unwrap_or_default();
@@ -177,7 +184,7 @@ fn outboxes(tables: &[Table], may_be_none: bool, p: &mut Problems) -> Vec<Outbox
 }
 
 /// What the outbox table of native mode is called beside a status table.
-const NATIVE_TABLE: &str = "outbox_native";
+pub(crate) const NATIVE_TABLE: &str = "outbox_native";
 
 /// A poll that waits longer would be taken for one without an answer.
 const MAX_INTERVAL: Duration = Duration::from_secs(5);
@@ -192,7 +199,6 @@ fn status_table(t: &Table, table: String, p: &mut Problems) -> StatusTable {
     for key in ["columns.seq", "columns.shard", "columns.available_at", "columns.preset"] {
         refuse_keys(t, key, "has no meaning with mode = \"status\"", p);
     }
-    refuse_keys(t, "transactions.", "needs native mode: transactional messages fall back into an outbox table", p);
     let standard = StatusTable::default();
     let may = |key, absent: Option<String>, p: &mut Problems| match t.text(key, p) {
         None => absent,
@@ -216,6 +222,7 @@ fn status_table(t: &Table, table: String, p: &mut Problems) -> StatusTable {
         interval: t.whole("status.interval", p).map(Duration::from_millis),
         batch: t.whole("status.batch", p).map(|n| u32::try_from(n).unwrap_or(u32::MAX)),
         archive: archive(t, p),
+        migrate: false,
     };
     if made.interval.is_some_and(|interval| interval > MAX_INTERVAL) {
         p.at(t.place("status.interval"), &codes::BAD_VALUE, "status.interval is at most 5 s");
@@ -246,7 +253,9 @@ fn archive(t: &Table, p: &mut Problems) -> Option<Archive> {
 
 /// A row of a status table has one status, so a topic has one destination.
 fn refuse_several_destinations(outboxes: &[Outbox], tables: &[Table], routes: &[RouteKeys], p: &mut Problems) {
-    let Some(outbox) = outboxes.iter().find(|o| o.store.status.is_some()) else { return };
+    let Some(outbox) = outboxes.iter().find(|o| o.store.status.as_ref().is_some_and(|table| !table.migrate)) else {
+        return;
+    };
     for (n, (table, route)) in tables.iter().zip(routes).enumerate() {
         let other = routes.iter().take(n).find(|r| r.to != route.to && overlap(&r.topic, &route.topic));
         let what = match (route.to.as_slice(), other) {
@@ -548,6 +557,76 @@ fn inboxes(tables: &[Table], destinations: &[Destination], p: &mut Problems) -> 
         });
     }
     inboxes
+}
+
+fn reconciles(tables: &[Table], outboxes: &[Outbox], destinations: &[Destination], p: &mut Problems) -> Vec<Reconcile> {
+    let mut all: Vec<Reconcile> = vec![];
+    for t in tables {
+        t.refuse_unknown(None, p);
+        let (destination, query) = (t.text("destination", p), t.text("query", p));
+        let outbox = t.text("outbox", p);
+        match &outbox {
+            Some(name) if outboxes.iter().all(|o| o.name != *name) => {
+                p.at(t.place("outbox"), &codes::WHICH_OUTBOX, format!("no outbox is named {name:?}"));
+            }
+            None if outboxes.len() > 1 => {
+                p.at(&t.origin, &codes::WHICH_OUTBOX, "there are several outboxes: name one with outbox");
+            }
+            _ => {}
+        }
+        match (&destination, &query) {
+            (None, None) => p.at(&t.origin, &codes::MISSING_KEY, "reconcile has neither destination nor query"),
+            (Some(_), Some(_)) => {
+                p.at(t.place("query"), &codes::BAD_VALUE, "reconcile has both destination and query: leave one out");
+            }
+            (Some(name), None) => match destinations.iter().find(|d| d.name == *name) {
+                None => {
+                    let near = suggest(name, destinations.iter().map(|d| d.name.as_str()));
+                    let near = near.map(|n| format!("; did you mean {n}?")).unwrap_or_default();
+                    let what = format!("reconcile is of {name:?}, which is no destination{near}");
+                    p.at(t.place("destination"), &codes::UNKNOWN_DESTINATION, what);
+                }
+                Some(d) if !d.can_be_read() => {
+                    let what = format!("what destination {name}, a {}, has cannot be read", d.kind);
+                    p.at(t.place("destination"), &codes::NOTHING_TO_COMPARE, what);
+                }
+                Some(_) => {}
+            },
+            (None, Some(_)) => {}
+        }
+        if query.is_none() && t.node("query_db").is_some() {
+            p.at(t.place("query_db"), &codes::BAD_VALUE, "query_db needs query");
+        }
+        let name = t.text("name", p).or_else(|| destination.clone()).unwrap_or_else(|| "query".to_owned());
+        check_name(t, &name, all.iter().any(|r| r.name == name && r.outbox == outbox), p);
+        let ms = |key, p: &mut Problems| t.whole(key, p).unwrap_or_default();
+        let (every_ms, from_ms, settle_ms) = (ms("every", p), ms("from", p), ms("settle", p));
+        if from_ms > 0 && from_ms < every_ms.saturating_add(settle_ms) {
+            let what = format!(
+                "from is {from_ms} ms, every and settle are {every_ms} and {settle_ms} ms: what is created in between \
+                 would never be compared"
+            );
+            p.at(t.place("from"), &codes::BAD_VALUE, what);
+        }
+        all.push(Reconcile {
+            name,
+            outbox,
+            destination,
+            query,
+            query_db: t.text("query_db", p),
+            topic: t.text("topic", p),
+            every_ms,
+            from_ms,
+            settle_ms,
+            fix: t.switch("fix", p),
+            rate_milli: ms("rate", p).max(1),
+            memory: ms("memory", p),
+            temp: t.text("temp", p).map(PathBuf::from),
+            temp_limit: ms("temp_limit", p),
+            limit_ms: ms("limit", p),
+        });
+    }
+    all
 }
 
 /// The brokers of an inbox: those of a destination, or its own keys.

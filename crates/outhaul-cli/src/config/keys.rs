@@ -193,16 +193,16 @@ const OUTBOX: &[Key] = &[
     ),
     key(
         "mode",
-        Word(&["move", "status"]),
+        Word(&["move", "status", "migrate"]),
         Default("move"),
-        "`move`: rows are moved into the log. `status`: an existing table with a status column, whose rows stay where they are and are marked as sent; see status.md.",
+        "`move`: rows are moved into the log. `status`: an existing table with a status column, whose rows stay where they are and are marked as sent; see status.md. `migrate`: the way from such a table to `move`, while applications insert into both.",
     ),
     key("table_prefix", Text, Means("no prefix"), "What the names of all tables begin with."),
     key(
         "table",
         Text,
         Default("outbox"),
-        "Name of the outbox table itself, without the prefix. With `mode = \"status\"`: of the existing table, as it is.",
+        "Name of the outbox table itself, without the prefix. With `mode = \"status\"` and `\"migrate\"`: of the existing table, as it is.",
     ),
     key(
         "max_message_bytes",
@@ -260,7 +260,7 @@ const OUTBOX: &[Key] = &[
         "status.column",
         Text,
         Default("status"),
-        "Name of the column with the status. This and the following are for `mode = \"status\"`; there `columns.seq`, `columns.shard` and `columns.available_at` have no meaning, and `columns.msg_key` and `columns.headers` are absent unless they are named.",
+        "Name of the column with the status. This and the following are for `mode = \"status\"` and `\"migrate\"`; there `columns.seq`, `columns.shard` and `columns.available_at` have no meaning, and `columns.msg_key` and `columns.headers` are absent unless they are named.",
     ),
     key(
         "status.sent_at",
@@ -523,6 +523,49 @@ const INBOX: &[Key] = &[
     key("tls_insecure", Switch, Default("false"), "Accept any certificate, for brokers in TLS test mode."),
 ];
 
+const RECONCILE: &[Key] = &[
+    key("name", Text, Means("`destination`, or `query`"), "Name in output and logs. Each of an outbox has its own."),
+    key("outbox", Text, Means("the only one"), "The outbox whose relay runs it, where there are several."),
+    key(
+        "destination",
+        Text,
+        Means("`query` is compared"),
+        "The destination that must have what was committed: of kind file, inbox or rocketmq.",
+    ),
+    key(
+        "query",
+        Text,
+        Means("`destination` is compared"),
+        "A SELECT whose ids must be in the outbox, as for `outhaul reconcile --query`.",
+    ),
+    key("query_db", Url, Means("the outbox's database"), "Database of the query."),
+    key("topic", Text, Means("all"), "Only messages whose topic matches; `*` stands for any run of characters."),
+    key("every", Span(1_000), Default("1h"), "From the end of a comparison to the beginning of the next."),
+    key(
+        "from",
+        Span(1_000),
+        Default("1d"),
+        "How far back it looks, by `created_at`. Longer than `every`, so that nothing is left out between two.",
+    ),
+    key("settle", Span(0), Default("60s"), "What is younger may be under way yet: it is not missing."),
+    key(
+        "fix",
+        Switch,
+        Default("false"),
+        "Whether what is missing is delivered again, or enqueued. Otherwise it is only told.",
+    ),
+    key("rate", Rate, Default("20000/s"), "Most ids that are read a second, so that nobody else notices."),
+    key("memory", SizeWithin(1 << 20, 1 << 30), Default("16MiB"), "Memory for what is compared."),
+    key("temp", Path, Means("that of the system"), "Folder for temporary files."),
+    key(
+        "temp_limit",
+        Size(1 << 20),
+        Default("1GiB"),
+        "The most that temporary files hold, about 100 bytes an id and side.",
+    ),
+    key("limit", Span(1_000), Default("1h"), "Longest time that reading a table or a query may take."),
+];
+
 /// `[relay]`, which also stands when it is left out.
 pub const RELAY_SECTION: Section = Section { name: "relay", repeated: false, doc: "The relay process.", keys: RELAY };
 
@@ -547,6 +590,12 @@ pub const SECTIONS: &[Section] = &[
         repeated: true,
         doc: "From topics to destinations. A message that no route names is parked under the destination `-`, never dropped.",
         keys: ROUTE,
+    },
+    Section {
+        name: "reconcile",
+        repeated: true,
+        doc: "A comparison that relays run by a schedule, one of them at a time: [reconcile.md](reconcile.md).",
+        keys: RECONCILE,
     },
     Section {
         name: "inbox",

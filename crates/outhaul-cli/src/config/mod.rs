@@ -55,6 +55,50 @@ pub struct Config {
     pub routes: Vec<RouteKeys>,
     /// `[[inbox]]`.
     pub inboxes: Vec<Inbox>,
+    /// `[[reconcile]]`.
+    pub reconciles: Vec<Reconcile>,
+}
+
+/// `[[reconcile]]`.
+#[derive(Clone, Debug)]
+pub struct Reconcile {
+    /// Name.
+    pub name: String,
+    /// Outbox; None: the only one.
+    pub outbox: Option<String>,
+    /// Destination; None: a query.
+    pub destination: Option<String>,
+    /// Query.
+    pub query: Option<String>,
+    /// Its database.
+    pub query_db: Option<String>,
+    /// Topics.
+    pub topic: Option<String>,
+    /// From one to the next, milliseconds.
+    pub every_ms: u64,
+    /// How far back, milliseconds.
+    pub from_ms: u64,
+    /// What is younger is not missing, milliseconds.
+    pub settle_ms: u64,
+    /// Whether what is missing is mended.
+    pub fix: bool,
+    /// Ids a second, thousandths.
+    pub rate_milli: u64,
+    /// Memory, bytes.
+    pub memory: u64,
+    /// Folder of temporary files.
+    pub temp: Option<PathBuf>,
+    /// What they hold at most, bytes.
+    pub temp_limit: u64,
+    /// Limit of reading, milliseconds.
+    pub limit_ms: u64,
+}
+
+impl Reconcile {
+    /// Whether it is one of this outbox. That there is only one where none is named was checked.
+    pub fn is_of(&self, outbox: &Outbox) -> bool {
+        self.outbox.as_ref().is_none_or(|name| *name == outbox.name)
+    }
 }
 
 /// `[[inbox]]`.
@@ -159,6 +203,17 @@ pub struct Destination {
     pub limits: LaneLimits,
     /// The least that an acknowledgement must prove.
     pub require_ack: Option<AckLevel>,
+}
+
+impl Destination {
+    /// Whether what it has can be read, to be compared.
+    pub fn can_be_read(&self) -> bool {
+        match self.kind.as_str() {
+            "inbox" | "rocketmq" => true,
+            "file" => self.settings.get("path").and_then(|p| p.as_str()).is_some_and(|path| path != "-"),
+            _ => false,
+        }
+    }
 }
 
 impl std::fmt::Debug for Destination {

@@ -116,3 +116,90 @@ async fn the_printed_statements_take_turns(flavour: Flavour) {
     scene.run(&["relay", "--until-empty"]).await.expect(0);
     assert!(a.query(&statement("next", "")).await.is_empty());
 }
+
+/// A message that commits while a handler looks for its next one is not overtaken by a later one of its key. `next` is
+/// held up where it looks for earlier ones, until two messages of a key have come and another handler has the first.
+async fn what_comes_meanwhile_is_not_overtaken(flavour: Flavour) {
+    let scene = Scene::ready(flavour).await;
+    scene.folder.write(
+        "outhaul.toml",
+        &format!(
+            "[[outbox]]\nurl = \"{0}\"\n[[destination]]\nname = \"points\"\nkind = \"inbox\"\nurl = \"{0}\"\n\
+             [[route]]\ntopic = \"*\"\nto = [\"points\"]\n",
+            scene.url()
+        ),
+    );
+    scene.run(&["init", "--inbox", "--db", scene.url()]).await.expect(0);
+    let page = scene.run(&["contract", "--json", "--destination", "points"]).await.expect(0).json();
+    let sql = page["sql"][database(flavour)].as_object().expect("statements for this database");
+    let statement = |name: &str| sql[name].as_str().unwrap().trim_end_matches(';').to_owned();
+    let begin = async |session: &mut Session| {
+        if sql.contains_key("isolation") {
+            session.execute(&statement("isolation")).await;
+        }
+        session.execute(&statement("begin")).await;
+    };
+    let come = |key: &str| {
+        let row = |n| format!("('points', '{key}{n}', 't', '{key}', 'x', '0:{n}')");
+        format!(
+            "INSERT INTO inbox_message (consumer, id, topic, msg_key, payload, position) VALUES {}, {}",
+            row(1),
+            row(2)
+        )
+    };
+    let id_of = |rows: Vec<Vec<Option<String>>>| rows.first().and_then(|row| row[0].clone());
+    let name = scene.database.name().to_owned();
+    let (hold, free, waits, on) = match flavour {
+        Flavour::Postgres => (
+            "SELECT pg_advisory_lock(7)".to_owned(),
+            "SELECT pg_advisory_unlock(7)".to_owned(),
+            "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock' AND \
+             wait_event = 'advisory'",
+            "CASE WHEN e.id = 'b1' THEN pg_advisory_lock(7)::text ELSE '' END = ''".to_owned(),
+        ),
+        _ => (
+            format!("SELECT GET_LOCK('{name}', 60)"),
+            format!("SELECT RELEASE_LOCK('{name}')"),
+            "SELECT count(*) FROM information_schema.processlist WHERE db = DATABASE() AND state = 'User lock'",
+            format!("IF(e.id = 'b1', GET_LOCK('{name}', 60), 1) = 1"),
+        ),
+    };
+    scene.database.execute(&come("b")).await;
+    let mut gate = scene.database.session().await;
+    gate.query(&hold).await;
+    let (mut a, mut b) = (scene.database.session().await, scene.database.session().await);
+    begin(&mut a).await;
+    assert_eq!(id_of(a.query(&statement("next")).await).as_deref(), Some("b1"));
+    let mut slow = scene.database.session().await;
+    begin(&mut slow).await;
+    let held_up = statement("next").replacen("e.seq < m.seq", &format!("e.seq < m.seq AND {on}"), 1);
+    let slow = tokio::spawn(async move { slow.query(&held_up).await });
+    crate::inbox::eventually("it looks", crate::program::LIMIT, async || scene.database.query_u64(waits).await == 1)
+        .await;
+    scene.database.execute(&come("k")).await;
+    begin(&mut b).await;
+    assert_eq!(id_of(b.query(&statement("next")).await).as_deref(), Some("k1"));
+    gate.query(&free).await;
+    assert_eq!(id_of(slow.await.unwrap()), None, "k1 is not done");
+    assert_eq!(b.execute(&statement("done").replace(":id", "'k1'")).await, 1);
+    b.execute("COMMIT").await;
+    assert_eq!(id_of(b.query(&statement("next")).await).as_deref(), Some("k2"));
+}
+
+#[cfg(feature = "mysql")]
+#[tokio::test]
+async fn what_comes_meanwhile_is_not_overtaken_mariadb() {
+    what_comes_meanwhile_is_not_overtaken(Flavour::MariaDb).await;
+}
+
+#[cfg(feature = "mysql")]
+#[tokio::test]
+async fn what_comes_meanwhile_is_not_overtaken_mysql() {
+    what_comes_meanwhile_is_not_overtaken(Flavour::MySql).await;
+}
+
+#[cfg(feature = "postgres")]
+#[tokio::test]
+async fn what_comes_meanwhile_is_not_overtaken_postgres() {
+    what_comes_meanwhile_is_not_overtaken(Flavour::Postgres).await;
+}

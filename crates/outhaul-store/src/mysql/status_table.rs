@@ -1,6 +1,6 @@
 //! A table of the application's own with a status column.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -13,9 +13,11 @@ use super::refusal::Failure;
 use super::statement::Statement;
 use super::values::{NOW, bytes_opt, number, number_opt, quoted, text, text_opt};
 use crate::error::{StoreError, StoreErrorKind};
-use crate::options::{Archive, StatusTable, StoreOptions};
+use crate::options::{Archive, ColumnNames, StatusTable, StoreOptions};
 use crate::row::{ByteBudget, HEADERS_MAX_BYTES, RawRow, RowLimits};
-use crate::status::{Condition, Fetched, Mark, Place, Standing, Table, Wanted, columns_of, index_warning, not_unique};
+use crate::status::{
+    Condition, Fed, Fetched, Into, Mark, Place, Standing, Table, Wanted, columns_of, index_warning, not_unique,
+};
 use crate::store::{NewRow, StoreResult};
 
 /// Rows that wait are counted up to here.
@@ -269,6 +271,110 @@ impl MySqlStatusTable {
         Ok(fetched)
     }
 
+    /// None: there is no word for it.
+    fn marking(&self, kinds: &Kinds, ids: &[String], mark: Mark) -> Option<Statement> {
+        let o = &self.options;
+        let (id, status) = (quoted(&o.id), quoted(&o.status));
+        let mut s = Statement::new(format!("UPDATE {} SET {status} = ", self.table()));
+        match mark {
+            Mark::Sent => {
+                s.push_text(&o.sent);
+                if let Some(sent_at) = &o.sent_at {
+                    let created = o.created_at.as_deref().filter(|_| kinds.created == TimeKind::Number).map(quoted);
+                    let now = self.time(kinds.sent, created.as_deref());
+                    s.push(&format!(", {} = {now}", quoted(sent_at)));
+                }
+            }
+            Mark::Dead => _ = s.push_text(o.dead.as_ref()?),
+        }
+        // A TIMESTAMP may say of itself that every UPDATE changes it.
+        if let Some(created) = &o.created_at {
+            s.push(&format!(", {c} = {c}", c = quoted(created)));
+        }
+        s.push(&format!(" WHERE {id} IN ("));
+        push_ids(&mut s, ids, kinds.id);
+        s.push(&format!(") AND {status} IN (")).push_text(&o.pending);
+        if let Some(dead) = o.dead.as_ref().filter(|_| mark == Mark::Sent) {
+            s.push(", ").push_text(dead);
+        }
+        s.push(")");
+        Some(s)
+    }
+
+    /// Columns of the outbox table, and what is put into each.
+    fn feeding(&self, kinds: &Kinds, into: &ColumnNames) -> (String, String) {
+        let o = &self.options;
+        // What a client would read: text in UTF-8, whatever the column's own character set is.
+        let as_read = |column: &str| {
+            let binary = ["binary", "varbinary", "tinyblob", "blob", "mediumblob", "longblob"];
+            let is_text =
+                kinds.columns.iter().any(|(c, ty)| c.eq_ignore_ascii_case(column) && !binary.contains(&&**ty));
+            if is_text { format!("CONVERT({} USING utf8mb4)", quoted(column)) } else { quoted(column) }
+        };
+        let created = o.created_at.as_deref().map(quoted).map(|c| match kinds.created {
+            TimeKind::None => NOW.to_owned(),
+            TimeKind::Time => format!("COALESCE({c}, {NOW})"),
+            number @ TimeKind::Number => format!("COALESCE(FROM_UNIXTIME({} / 1000000), {NOW})", micros(&c, number)),
+        });
+        let headers = o.headers.as_deref().map(|h| format!("CONVERT({} USING utf8mb4)", quoted(h)));
+        let pairs = [
+            (Some(&into.id), Some(self.id_shown(kinds.id))),
+            (Some(&into.topic), Some(as_read(&o.topic))),
+            (into.key.as_ref(), o.key.as_deref().map(as_read)),
+            (into.headers.as_ref(), headers),
+            (Some(&into.payload), Some(as_read(&o.payload))),
+            (into.created_at.as_ref(), created),
+        ];
+        let (names, values): (Vec<String>, Vec<String>) =
+            pairs.into_iter().filter_map(|(name, value)| Some((quoted(name?), value?))).unzip();
+        (names.join(", "), values.join(", "))
+    }
+
+    async fn feed_on(&self, link: &mut Link, kinds: &Kinds, ids: &[String], into: &Into) -> Result<Fed, Failure> {
+        let o = &self.options;
+        let (id, status) = (quoted(&o.id), quoted(&o.status));
+        let mut lease = Statement::new(format!("SELECT 1 FROM {} WHERE shard = 0 AND owner = ", quoted(&into.lease)));
+        lease.push_bytes(into.owner.as_bytes()).push(&format!(" AND expires_at > {NOW} FOR UPDATE"));
+        let mut locked = Statement::new(format!("SELECT {}, {status} = ", self.id_shown(kinds.id)));
+        locked.push_text(&o.pending).push(&format!(" FROM {} WHERE {id} IN (", self.table()));
+        push_ids(&mut locked, ids, kinds.id);
+        locked.push(") FOR UPDATE SKIP LOCKED");
+        let mut answers = link.run_inside(&[Statement::new("START TRANSACTION"), lease, locked]).await?;
+        let locked = answers.pop().unwrap_or_default().rows;
+        if answers.pop().is_none_or(|answer| answer.rows.is_empty()) {
+            link.rollback().await?;
+            return Ok(Fed::NotOwner);
+        }
+        let mut ours = HashSet::new();
+        for mut row in locked {
+            if number::<u8>(&row, 1).map_err(Failure::from)? != 0 {
+                ours.insert(text(&mut row, 0).map_err(Failure::from)?);
+            }
+        }
+        let others: Vec<String> = ids.iter().filter(|id| !ours.contains(*id)).cloned().collect();
+        if !others.is_empty() {
+            link.rollback().await?;
+            return Ok(Fed::Held(others));
+        }
+        let (names, values) = self.feeding(kinds, &into.columns);
+        let order = o.created_at.as_deref().map_or_else(|| id.clone(), |c| format!("{}, {id}", quoted(c)));
+        let mut insert = Statement::new(format!(
+            "INSERT INTO {} ({names}) SELECT {values} FROM {} WHERE {id} IN (",
+            quoted(&into.outbox),
+            self.table()
+        ));
+        push_ids(&mut insert, ids, kinds.id);
+        insert.push(&format!(") ORDER BY {order}"));
+        let statements: Vec<Statement> = std::iter::once(insert).chain(self.marking(kinds, ids, Mark::Sent)).collect();
+        let answers = link.run_inside(&statements).await?;
+        if answers.iter().any(|answer| answer.affected != ids.len() as u64) {
+            link.rollback().await?;
+            return Err(Failure::new(StoreErrorKind::Conflict, "rows to move have changed meanwhile", false));
+        }
+        link.commit().await?;
+        Ok(Fed::Moved)
+    }
+
     /// A time as a value of its column.
     fn time(&self, kinds: TimeKind, created: Option<&str>) -> String {
         match kinds {
@@ -433,35 +539,21 @@ impl Table for MySqlStatusTable {
 
     async fn mark(&self, ids: &[String], mark: Mark) -> StoreResult<u64> {
         let kinds = self.kinds(false).await?;
-        let o = &self.options;
-        let (id, status) = (quoted(&o.id), quoted(&o.status));
-        let mut s = Statement::new(format!("UPDATE {} SET {status} = ", self.table()));
-        match mark {
-            Mark::Sent => {
-                s.push_text(&o.sent);
-                if let Some(sent_at) = &o.sent_at {
-                    let created = o.created_at.as_deref().filter(|_| kinds.created == TimeKind::Number).map(quoted);
-                    let now = self.time(kinds.sent, created.as_deref());
-                    s.push(&format!(", {} = {now}", quoted(sent_at)));
-                }
-            }
-            Mark::Dead => match &o.dead {
-                Some(dead) => _ = s.push_text(dead),
-                None => return Ok(0),
+        let Some(statement) = self.marking(&kinds, ids, mark) else { return Ok(0) };
+        self.ask(&self.writer, statement).await.map(|(_, affected)| affected)
+    }
+
+    async fn feed(&self, ids: &[String], into: &Into) -> StoreResult<Fed> {
+        let kinds = self.kinds(false).await?;
+        let mut held = self.writer.take(&self.dialer).await?;
+        let result = match self.feed_on(&mut held.link, &kinds, ids, into).await {
+            Err(failure) if failure.about_content && !failure.session_over => match held.link.rollback().await {
+                Ok(()) => Ok(Fed::Refused(failure.error.message)),
+                Err(failure) => Err(failure),
             },
-        }
-        // A TIMESTAMP may say of itself that every UPDATE changes it.
-        if let Some(created) = &o.created_at {
-            s.push(&format!(", {c} = {c}", c = quoted(created)));
-        }
-        s.push(&format!(" WHERE {id} IN ("));
-        push_ids(&mut s, ids, kinds.id);
-        s.push(&format!(") AND {status} IN (")).push_text(&o.pending);
-        if let Some(dead) = o.dead.as_ref().filter(|_| mark == Mark::Sent) {
-            s.push(", ").push_text(dead);
-        }
-        s.push(")");
-        self.ask(&self.writer, s).await.map(|(_, affected)| affected)
+            other => other,
+        };
+        held.give_back(result)
     }
 
     async fn counts(&self) -> StoreResult<bool> {

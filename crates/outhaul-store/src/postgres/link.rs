@@ -248,6 +248,13 @@ impl Failure {
     }
 }
 
+impl From<StoreError> for Failure {
+    /// An answer that cannot be read: the connection is given up.
+    fn from(error: StoreError) -> Self {
+        Self { error, session_over: true, about_content: false, refused: false }
+    }
+}
+
 impl Link {
     /// Sends everything at once, then takes the answers in order. Returns the rows of each statement, or the first
     /// failure, when all have been answered.

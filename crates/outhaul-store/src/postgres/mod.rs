@@ -213,6 +213,10 @@ impl Store for PostgresStore {
         self.keep(destination, text).await.map_err(|e| e.while_doing("keeping what a destination remembers"))
     }
 
+    async fn turn(&self, name: &str, owner: &str, ttl_ms: u64) -> StoreResult<Option<String>> {
+        self.take_turn(name, owner, ttl_ms).await.map_err(|e| e.while_doing("taking a turn"))
+    }
+
     async fn instances(&self) -> StoreResult<Vec<InstanceStatus>> {
         self.instance_statuses().await.map_err(|e| e.while_doing("reading the instances"))
     }

@@ -2,19 +2,21 @@
 //!
 //! Ids and times travel as text and are cast to the columns' own types, so that the indexes serve whatever those are.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use tokio_postgres::types::{ToSql, Type};
 
-use super::link::{Dialer, GUARD, Slot, Statement, get};
+use super::link::{Dialer, Failure, GUARD, Link, Slot, Statement, get};
 use super::values::{Raw, clean, quoted, unsigned};
 use crate::error::{StoreError, StoreErrorKind};
-use crate::options::{Archive, StatusTable, StoreOptions};
+use crate::options::{Archive, ColumnNames, StatusTable, StoreOptions};
 use crate::row::{ByteBudget, RawRow, RowLimits};
-use crate::status::{Condition, Fetched, Mark, Place, Standing, Table, Wanted, columns_of, index_warning, not_unique};
+use crate::status::{
+    Condition, Fed, Fetched, Into, Mark, Place, Standing, Table, Wanted, columns_of, index_warning, not_unique,
+};
 use crate::store::{NewRow, StoreResult};
 
 /// Rows that wait are counted up to here.
@@ -219,6 +221,123 @@ impl PostgresStatusTable {
         )
     }
 
+    /// The statement, and the new status. None: there is no word for it.
+    fn marking(&self, kinds: &Kinds, mark: Mark) -> Option<(String, &String)> {
+        let o = &self.options;
+        let to = match mark {
+            Mark::Sent => &o.sent,
+            Mark::Dead => o.dead.as_ref()?,
+        };
+        let like = o.created_at.as_deref().filter(|c| kinds.counts(c)).map_or_else(|| "0".to_owned(), quoted);
+        let sent_at = match (&o.sent_at, mark) {
+            (Some(column), Mark::Sent) => format!(", {} = {}", quoted(column), kinds.now(column, &like)),
+            _ => String::new(),
+        };
+        let status = quoted(&o.status);
+        let sql = format!(
+            "UPDATE {} SET {status} = {}{sent_at} WHERE {} = ANY ($2::text[]::{}[]) AND {status} IN ({}, {}) AND {GUARD} RETURNING 1",
+            self.table(),
+            self.status(kinds, "$1"),
+            quoted(&o.id),
+            kinds.of(&o.id),
+            self.status(kinds, "$3"),
+            self.status(kinds, "$4"),
+        );
+        Some((sql, to))
+    }
+
+    /// What [`Self::marking`]'s statement takes.
+    fn marked<'a>(&'a self, ids: &'a &'a [String], to: &'a String, mark: Mark) -> [(&'a (dyn ToSql + Sync), Type); 4] {
+        let o = &self.options;
+        let dead = o.dead.as_ref().filter(|_| mark == Mark::Sent).unwrap_or(&o.pending);
+        [(to, Type::TEXT), (ids, Type::TEXT_ARRAY), (&o.pending, Type::TEXT), (dead, Type::TEXT)]
+    }
+
+    /// Columns of the outbox table, and what is put into each. `payload`: the type of its payload.
+    fn feeding(&self, kinds: &Kinds, into: &ColumnNames, payload: &str) -> (String, String) {
+        let o = &self.options;
+        let as_text = |column: &str| format!("{}::text", quoted(column));
+        let content = match (kinds.of(&o.payload), payload) {
+            ("bytea", "bytea") => format!("coalesce({}, '\\x')", quoted(&o.payload)),
+            ("bytea", ty) => format!("convert_from(coalesce({}, '\\x'), 'UTF8')::{ty}", quoted(&o.payload)),
+            (_, "bytea") => format!("convert_to(coalesce({}::text, ''), 'UTF8')", quoted(&o.payload)),
+            (_, ty) => format!("coalesce({}::text, '')::{ty}", quoted(&o.payload)),
+        };
+        let created = o.created_at.as_deref().map(|c| match kinds.of(c) {
+            "timestamp with time zone" => format!("coalesce({}, clock_timestamp())", quoted(c)),
+            "timestamp without time zone" => format!("coalesce({} AT TIME ZONE 'UTC', clock_timestamp())", quoted(c)),
+            _ => format!("coalesce(to_timestamp({} / 1000000.0), clock_timestamp())", kinds.micros(c)),
+        });
+        let pairs = [
+            (Some(&into.id), Some(as_text(&o.id))),
+            (Some(&into.topic), Some(as_text(&o.topic))),
+            (into.key.as_ref(), o.key.as_deref().map(as_text)),
+            (into.headers.as_ref(), o.headers.as_deref().map(|h| format!("{}::text::json", quoted(h)))),
+            (Some(&into.payload), Some(content)),
+            (into.created_at.as_ref(), created),
+        ];
+        let (names, values): (Vec<String>, Vec<String>) =
+            pairs.into_iter().filter_map(|(name, value)| Some((quoted(name?), value?))).unzip();
+        (names.join(", "), values.join(", "))
+    }
+
+    async fn feed_on(&self, link: &Link, kinds: &Kinds, ids: &[String], into: &Into) -> Result<Fed, Failure> {
+        let o = &self.options;
+        let (id, id_type, table) = (quoted(&o.id), kinds.of(&o.id), self.table());
+        let outbox = quoted(&into.outbox);
+        let lease = format!(
+            "SELECT 1 FROM {} WHERE shard = 0 AND owner = $1 AND expires_at > clock_timestamp() FOR UPDATE",
+            quoted(&into.lease)
+        );
+        let locked = format!(
+            "SELECT {id}::text FROM {table} WHERE {id} = ANY ($1::text[]::{id_type}[]) AND {} = {} FOR UPDATE SKIP LOCKED",
+            quoted(&o.status),
+            self.status(kinds, "$2")
+        );
+        let payload =
+            "SELECT format_type(atttypid, NULL) FROM pg_attribute WHERE attrelid = to_regclass($1) AND attname = $2";
+        let statements = [
+            Statement::new(&lease).with(&into.owner, Type::TEXT),
+            Statement::new(&locked).with(&ids, Type::TEXT_ARRAY).with(&o.pending, Type::TEXT),
+            Statement::new(payload).with(&outbox, Type::TEXT).with(&into.columns.payload, Type::TEXT),
+        ];
+        let mut answers = link.begin(&self.dialer.begin_write, &statements).await?.into_iter();
+        let (lease, locked, payload) = (
+            answers.next().unwrap_or_default(),
+            answers.next().unwrap_or_default(),
+            answers.next().unwrap_or_default(),
+        );
+        if lease.is_empty() {
+            link.rollback().await?;
+            return Ok(Fed::NotOwner);
+        }
+        let ours: HashSet<String> =
+            locked.iter().map(|row| get(row, 0)).collect::<StoreResult<_>>().map_err(Failure::from)?;
+        let others: Vec<String> = ids.iter().filter(|id| !ours.contains(*id)).cloned().collect();
+        if !others.is_empty() {
+            link.rollback().await?;
+            return Ok(Fed::Held(others));
+        }
+        let payload: String =
+            payload.first().map_or_else(|| Ok("bytea".into()), |row| get(row, 0)).map_err(Failure::from)?;
+        let (names, values) = self.feeding(kinds, &into.columns, &payload);
+        let order = o.created_at.as_deref().map_or_else(|| id.clone(), |c| format!("{}, {id}", quoted(c)));
+        let insert = format!(
+            "INSERT INTO {outbox} ({names}) SELECT {values} FROM {table} WHERE {id} = ANY ($1::text[]::{id_type}[]) AND {GUARD} \
+             ORDER BY {order} RETURNING 1"
+        );
+        let Some((update, to)) = self.marking(kinds, Mark::Sent) else { return Ok(Fed::NotOwner) };
+        let values = self.marked(&ids, to, Mark::Sent);
+        let statements = [Statement::new(&insert).with(&ids, Type::TEXT_ARRAY), statement(&update, &values)];
+        let answers = link.run(&statements).await?;
+        if answers.iter().any(|rows| rows.len() != ids.len()) {
+            link.rollback().await?;
+            return Err(StoreError::new(StoreErrorKind::Conflict, "rows to move have changed meanwhile").into());
+        }
+        link.run_and_commit(&[]).await?;
+        Ok(Fed::Moved)
+    }
+
     async fn page(
         &self,
         slot: &Slot,
@@ -384,33 +503,19 @@ impl Table for PostgresStatusTable {
 
     async fn mark(&self, ids: &[String], mark: Mark) -> StoreResult<u64> {
         let kinds = self.kinds(false).await?;
-        let o = &self.options;
-        let to = match mark {
-            Mark::Sent => &o.sent,
-            Mark::Dead => match &o.dead {
-                Some(dead) => dead,
-                None => return Ok(0),
-            },
+        let Some((sql, to)) = self.marking(&kinds, mark) else { return Ok(0) };
+        let values = self.marked(&ids, to, mark);
+        Ok(self.write(&sql, &values.each_ref().map(|(value, ty)| (*value, ty.clone()))).await?.len() as u64)
+    }
+
+    async fn feed(&self, ids: &[String], into: &Into) -> StoreResult<Fed> {
+        let kinds = self.kinds(false).await?;
+        let held = self.writer.take(&self.dialer).await?;
+        let result = match self.feed_on(&held.link, &kinds, ids, into).await {
+            Err(failure) if failure.about_content && !failure.session_over => Ok(Fed::Refused(failure.error.message)),
+            other => other,
         };
-        let like = o.created_at.as_deref().filter(|c| kinds.counts(c)).map_or_else(|| "0".to_owned(), quoted);
-        let sent_at = match (&o.sent_at, mark) {
-            (Some(column), Mark::Sent) => format!(", {} = {}", quoted(column), kinds.now(column, &like)),
-            _ => String::new(),
-        };
-        let status = quoted(&o.status);
-        let sql = format!(
-            "UPDATE {} SET {status} = {}{sent_at} WHERE {} = ANY ($2::text[]::{}[]) AND {status} IN ({}, {}) AND {GUARD} RETURNING 1",
-            self.table(),
-            self.status(&kinds, "$1"),
-            quoted(&o.id),
-            kinds.of(&o.id),
-            self.status(&kinds, "$3"),
-            self.status(&kinds, "$4"),
-        );
-        let dead = o.dead.as_ref().filter(|_| mark == Mark::Sent).unwrap_or(&o.pending);
-        let values: [(&(dyn ToSql + Sync), Type); 4] =
-            [(to, Type::TEXT), (&ids, Type::TEXT_ARRAY), (&o.pending, Type::TEXT), (dead, Type::TEXT)];
-        Ok(self.write(&sql, &values).await?.len() as u64)
+        held.give_back(result)
     }
 
     async fn counts(&self) -> StoreResult<bool> {
@@ -500,7 +605,10 @@ impl Table for PostgresStatusTable {
         names.sort_unstable();
         let names = names.join(", ");
         let sql = format!(
-            "WITH old AS (SELECT {id} FROM {table} WHERE {} = {} AND {before} AND {GUARD} ORDER BY {order} LIMIT {limit} FOR UPDATE SKIP LOCKED),              gone AS (DELETE FROM {table} t USING old WHERE t.{id} = old.{id} RETURNING t.*),              kept AS (INSERT INTO {} ({names}) OVERRIDING SYSTEM VALUE SELECT {names} FROM gone RETURNING 1)              SELECT count(*) FROM kept",
+            "WITH old AS (SELECT {id} FROM {table} WHERE {} = {} AND {before} AND {GUARD} ORDER BY {order} LIMIT {limit} FOR UPDATE SKIP LOCKED), \
+             gone AS (DELETE FROM {table} t USING old WHERE t.{id} = old.{id} RETURNING t.*), \
+             kept AS (INSERT INTO {} ({names}) OVERRIDING SYSTEM VALUE SELECT {names} FROM gone RETURNING 1) \
+             SELECT count(*) FROM kept",
             quoted(&o.status),
             self.status(&kinds, "$1"),
             schema_quoted(&archive.table)
@@ -514,7 +622,8 @@ impl Table for PostgresStatusTable {
         let a = schema_quoted(&archive.table);
         let Some(before) = self.before(&a, after, &kinds).await? else { return Ok(0) };
         let sql = format!(
-            "WITH gone AS (DELETE FROM {a} WHERE ctid = ANY (ARRAY(SELECT ctid FROM {a} WHERE {before} LIMIT {limit})) AND {GUARD} RETURNING 1)              SELECT count(*) FROM gone"
+            "WITH gone AS (DELETE FROM {a} WHERE ctid = ANY (ARRAY(SELECT ctid FROM {a} WHERE {before} LIMIT {limit})) AND {GUARD} RETURNING 1) \
+             SELECT count(*) FROM gone"
         );
         let rows = self.write_by(&self.archiver, &sql, &[]).await?;
         rows.first().map_or(Ok(0), |row| get::<i64>(row, 0)).map(unsigned)

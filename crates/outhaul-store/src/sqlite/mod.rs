@@ -288,6 +288,11 @@ impl Store for SqliteStore {
         self.writer.write(move |tx| memory::keep(tx, &names, &destination, &text)).await
     }
 
+    async fn turn(&self, name: &str, owner: &str, ttl_ms: u64) -> StoreResult<Option<String>> {
+        let (names, name, owner) = (Arc::clone(&self.names), name.to_owned(), owner.to_owned());
+        self.writer.write(move |tx| memory::turn(tx, &names, &name, &owner, ttl_ms)).await
+    }
+
     async fn instances(&self) -> StoreResult<Vec<InstanceStatus>> {
         let names = Arc::clone(&self.names);
         self.rest.read(move |tx| lease::instances(tx, &names)).await

@@ -14,7 +14,7 @@ use super::unsigned;
 use crate::error::{StoreError, StoreErrorKind};
 use crate::options::{Archive, StatusTable, StoreOptions};
 use crate::row::{ByteBudget, RawRow, RowLimits};
-use crate::status::{Condition, Fetched, Mark, Place, Standing, Table, Wanted};
+use crate::status::{Condition, Fed, Fetched, Into, Mark, Place, Standing, Table, Wanted};
 use crate::store::{NewRow, StoreResult};
 
 /// Rows that wait are counted up to here.
@@ -251,6 +251,91 @@ fn rows(connection: &Connection, sql: &Sql, ids: &[String], max_bytes: usize) ->
     Ok(fetched)
 }
 
+fn mark_rows(connection: &Connection, sql: &Sql, ids: &[String], mark: Mark) -> StoreResult<u64> {
+    let (query, to) = match mark {
+        Mark::Sent => {
+            let sent_at = sql.options.sent_at.as_deref().map_or_else(String::new, |column| {
+                // As the table writes its other times.
+                let like = sql.created.as_deref().unwrap_or("NULL");
+                let text = "strftime('%Y-%m-%d %H:%M:%f', 'now')";
+                format!(", {} = CASE typeof({like}) WHEN 'integer' THEN {NOW_US} ELSE {text} END", quoted(column))
+            });
+            (format!("UPDATE {} SET {} = ?1{sent_at}", sql.table, sql.status), &sql.options.sent)
+        }
+        Mark::Dead => match &sql.options.dead {
+            Some(dead) => (format!("UPDATE {} SET {} = ?1", sql.table, sql.status), dead),
+            None => return Ok(0),
+        },
+    };
+    let dead = sql.options.dead.as_ref().filter(|_| mark == Mark::Sent);
+    let query = format!("{query} WHERE {} = ?2 AND {} IN (?3, ?4)", sql.id, sql.status);
+    let mut statement = connection.prepare_cached(&query).map_err(refusal)?;
+    let mut changed = 0;
+    for id in ids {
+        let pending = &sql.options.pending;
+        changed += statement.execute([to, id, pending, dead.unwrap_or(pending)]).map_err(refusal)?;
+    }
+    Ok(changed as u64)
+}
+
+/// Nobody else writes meanwhile, so no row is held.
+fn feed(tx: &Connection, sql: &Sql, ids: &[String], into: &Into) -> StoreResult<Fed> {
+    let lease =
+        format!("SELECT 1 FROM {} WHERE shard = 0 AND owner = ?1 AND expires_at > {NOW_US}", quoted(&into.lease));
+    if tx.query_row(&lease, [&into.owner], |_| Ok(())).optional().map_err(refusal)?.is_none() {
+        return Ok(Fed::NotOwner);
+    }
+    let o = &sql.options;
+    let waits = format!("SELECT 1 FROM {} WHERE {} = ?1 AND {} = ?2", sql.table, sql.id, sql.status);
+    let mut waits = tx.prepare_cached(&waits).map_err(refusal)?;
+    let mut others = Vec::new();
+    for id in ids {
+        if !waits.exists([id, &o.pending]).map_err(refusal)? {
+            others.push(id.clone());
+        }
+    }
+    if !others.is_empty() {
+        return Ok(Fed::Held(others));
+    }
+    let as_text = |column: &str| format!("CAST({} AS TEXT)", quoted(column));
+    let created = sql.created.as_deref().map(|c| format!("coalesce({}, {NOW_US})", micros(c)));
+    let pairs = [
+        (Some(&into.columns.id), Some(as_text(&o.id))),
+        (Some(&into.columns.topic), Some(as_text(&o.topic))),
+        (into.columns.key.as_ref(), o.key.as_deref().map(as_text)),
+        (into.columns.headers.as_ref(), o.headers.as_deref().map(as_text)),
+        (Some(&into.columns.payload), Some(format!("coalesce({}, '')", quoted(&o.payload)))),
+        (into.columns.created_at.as_ref(), created),
+    ];
+    let (names, values): (Vec<String>, Vec<String>) =
+        pairs.into_iter().filter_map(|(name, value)| Some((quoted(name?), value?))).unzip();
+    let insert = format!(
+        "INSERT INTO {} ({}) SELECT {} FROM {} WHERE {} = ?1",
+        quoted(&into.outbox),
+        names.join(", "),
+        values.join(", "),
+        sql.table,
+        sql.id
+    );
+    let mut insert = tx.prepare_cached(&insert).map_err(refusal)?;
+    tx.execute_batch("SAVEPOINT feed").map_err(refusal)?;
+    for id in ids {
+        match insert.execute([id]) {
+            Ok(_) => {}
+            Err(e) if e.sqlite_error_code() == Some(rusqlite::ErrorCode::ConstraintViolation) => {
+                tx.execute_batch("ROLLBACK TO feed; RELEASE feed").map_err(refusal)?;
+                return Ok(Fed::Refused(e.to_string()));
+            }
+            Err(e) => return Err(refusal(e)),
+        }
+    }
+    tx.execute_batch("RELEASE feed").map_err(refusal)?;
+    match mark_rows(tx, sql, ids, Mark::Sent)? {
+        n if n == ids.len() as u64 => Ok(Fed::Moved),
+        _ => Err(StoreError::new(StoreErrorKind::Conflict, "rows to move have changed meanwhile")),
+    }
+}
+
 #[async_trait]
 impl Table for SqliteStatusTable {
     async fn inspect(&self) -> StoreResult<Condition> {
@@ -276,37 +361,12 @@ impl Table for SqliteStatusTable {
 
     async fn mark(&self, ids: &[String], mark: Mark) -> StoreResult<u64> {
         let (sql, ids) = (self.sql.clone(), ids.to_vec());
-        self.writer
-            .write(move |tx| {
-                let (query, to) = match mark {
-                    Mark::Sent => {
-                        let sent_at = sql.options.sent_at.as_deref().map_or_else(String::new, |column| {
-                            // As the table writes its other times.
-                            let like = sql.created.as_deref().unwrap_or("NULL");
-                            let text = "strftime('%Y-%m-%d %H:%M:%f', 'now')";
-                            format!(
-                                ", {} = CASE typeof({like}) WHEN 'integer' THEN {NOW_US} ELSE {text} END",
-                                quoted(column)
-                            )
-                        });
-                        (format!("UPDATE {} SET {} = ?1{sent_at}", sql.table, sql.status), &sql.options.sent)
-                    }
-                    Mark::Dead => match &sql.options.dead {
-                        Some(dead) => (format!("UPDATE {} SET {} = ?1", sql.table, sql.status), dead),
-                        None => return Ok(0),
-                    },
-                };
-                let dead = sql.options.dead.as_ref().filter(|_| mark == Mark::Sent);
-                let query = format!("{query} WHERE {} = ?2 AND {} IN (?3, ?4)", sql.id, sql.status);
-                let mut statement = tx.prepare_cached(&query).map_err(refusal)?;
-                let mut changed = 0;
-                for id in &ids {
-                    let pending = &sql.options.pending;
-                    changed += statement.execute([to, id, pending, dead.unwrap_or(pending)]).map_err(refusal)?;
-                }
-                Ok(changed as u64)
-            })
-            .await
+        self.writer.write(move |tx| mark_rows(tx, &sql, &ids, mark)).await
+    }
+
+    async fn feed(&self, ids: &[String], into: &Into) -> StoreResult<Fed> {
+        let (sql, ids, into) = (self.sql.clone(), ids.to_vec(), into.clone());
+        self.writer.write(move |tx| feed(tx, &sql, &ids, &into)).await
     }
 
     async fn counts(&self) -> StoreResult<bool> {

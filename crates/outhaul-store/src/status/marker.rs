@@ -21,20 +21,18 @@ use super::table::{Mark, Table};
 use super::{SHARD, lock};
 use crate::acts::ParkedQuery;
 use crate::error::{StoreError, StoreErrorKind};
-use crate::store::{PARKED_PAGE_ROWS, Recovery, Store, StoreResult, StoredChunk};
+use crate::store::{MARKS, PARKED_PAGE_ROWS, Recovery, Store, StoreResult, StoredChunk};
 
-/// What the marks are kept as: no destination has such a name.
-const MEMORY: &str = "=marked";
 /// Messages that one step looks at for a lane.
 const STEP: u64 = 5_000;
 /// Rows that one statement marks.
-const BATCH: usize = 1_000;
+pub(super) const BATCH: usize = 1_000;
 /// Rows whose marks met a lock, at most: beyond them lanes wait.
 const LEFT_MAX: usize = 100_000;
 /// Messages whose ids are in memory since they were moved; older ones are looked up in the log.
 const RECENT_MAX: usize = 50_000;
 /// Stored content of the log that is read at once.
-const LOG_BYTES: usize = 1 << 20;
+pub(super) const LOG_BYTES: usize = 1 << 20;
 /// Marks are stored this often, while they change.
 const KEEP_EVERY: Duration = Duration::from_secs(1);
 /// How long closing goes on marking.
@@ -129,7 +127,7 @@ impl Marker {
 
     /// What is in the log and was not marked, and what is parked, becomes known to the ledger.
     pub(super) async fn learn(&self, recovery: &Recovery) -> StoreResult<()> {
-        let marks = Marks::decode(&self.inner.memory(MEMORY).await?.unwrap_or_default());
+        let marks = Marks::decode(&self.inner.memory(MARKS).await?.unwrap_or_default());
         let lanes: BTreeMap<String, Position> =
             recovery.lanes.lanes.iter().map(|(lane, _)| (lane.destination.clone(), lane.proven)).collect();
         let names: Vec<String> = lanes.keys().cloned().collect();
@@ -445,7 +443,7 @@ impl Marker {
             state.unkept = !state.left.is_empty();
             marks.encode()
         };
-        let kept = self.inner.keep_memory(MEMORY, &text).await;
+        let kept = self.inner.keep_memory(MARKS, &text).await;
         if kept.is_err() {
             lock(&self.state).unkept = true;
         }
@@ -454,7 +452,7 @@ impl Marker {
 
     /// Every position below it has been marked, or is parked, as far as that was stored.
     pub(super) async fn marked_below(&self) -> StoreResult<Position> {
-        let marks = Marks::decode(&self.inner.memory(MEMORY).await?.unwrap_or_default());
+        let marks = Marks::decode(&self.inner.memory(MARKS).await?.unwrap_or_default());
         let shards = self.inner.status().await?;
         let Some(shard) = shards.into_iter().find(|s| s.shard == SHARD) else { return Ok(Position(0)) };
         let lanes: Vec<&str> = shard.lanes.lanes.iter().map(|(lane, _)| lane.destination.as_str()).collect();
@@ -482,7 +480,7 @@ fn placeless(ids: Vec<String>, mark: Mark) -> Vec<Wanting> {
     ids.into_iter().map(|id| Wanting { id, mark, place: None }).collect()
 }
 
-fn decoded(chunk: &StoredChunk, names: &[String]) -> StoreResult<Vec<outhaul_core::message::Message>> {
+pub(super) fn decoded(chunk: &StoredChunk, names: &[String]) -> StoreResult<Vec<outhaul_core::message::Message>> {
     chunk::decode(chunk.codec, &chunk.bytes, chunk.shard, chunk.base, names)
         .map_err(|e| StoreError::new(StoreErrorKind::Corrupt, format!("a chunk of the log: {e}")))
 }

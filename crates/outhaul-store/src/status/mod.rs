@@ -12,6 +12,7 @@
 //! One shard, so one owner; one destination a topic. Scheduled messages, transactional ones and `reshard` are native
 //! mode's alone.
 
+mod feeder;
 mod marker;
 mod table;
 
@@ -21,7 +22,7 @@ use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use outhaul_core::act::{Act, ActNumber, Edit};
-use outhaul_core::adopted::{Ledger, Look};
+use outhaul_core::adopted::{Ledger, Look, Migration, Stage};
 use outhaul_core::checkpoint::{Checkpoint, ShardOutcome};
 use outhaul_core::lease::LeaseReport;
 use outhaul_core::message::{Position, Row, Seq, ShardId};
@@ -31,17 +32,18 @@ use outhaul_core::runs::Run;
 use outhaul_core::schedule::Upcoming;
 use outhaul_core::transaction::Finding;
 
+use self::feeder::Feeder;
 use self::marker::Marker;
-pub(crate) use self::table::{Condition, Fetched, Mark, Place, Standing, Table, Wanted};
+pub(crate) use self::table::{Condition, Fed, Fetched, Into, Mark, Place, Standing, Table, Wanted};
 use crate::acts::{
     ActRecord, ActsWanted, CancelRequest, ListedParked, NewAct, ParkedCount, ParkedQuery, PauseStatus, ReplayProgress,
 };
 use crate::error::{StoreError, StoreErrorKind};
-use crate::options::{Archive, DatabaseKind, InitPlan, StatusTable};
+use crate::options::{Archive, DatabaseKind, InitPlan, StatusTable, StoreOptions};
 use crate::store::{
-    Exported, Found, InstanceStatus, LeaseRound, NewRow, NumberedReceipts, Prunable, PruneRequest, Pruned, ReadPurpose,
-    ReadRequest, ReadRows, Recovery, Resharded, SchemaInfo, ShardStatus, Store, StoreResult, StoredChunk, StoredParked,
-    Upgrade,
+    Exported, Found, InstanceStatus, LeaseRound, MIGRATION, NewRow, NumberedReceipts, Prunable, PruneRequest, Pruned,
+    ReadPurpose, ReadRequest, ReadRows, Recovery, Resharded, SchemaInfo, ShardStatus, Store, StoreResult, StoredChunk,
+    StoredParked, Upgrade,
 };
 use crate::transaction::{EndedTransaction, FallBack, FellBack, TransactionRecord};
 
@@ -125,6 +127,8 @@ pub(crate) struct StatusStore {
     /// One read at a time numbers rows: what a read lists lies behind what an earlier one has numbered.
     reading: tokio::sync::Mutex<()>,
     marker: Marker,
+    /// Rows are moved into the outbox table, and everything else is native mode's.
+    feeder: Option<Feeder>,
 }
 
 /// A look at the table that ends when it is dropped.
@@ -205,10 +209,17 @@ pub(crate) fn columns_of<'t>(table: &'t StatusTable, row: &NewRow) -> StoreResul
 }
 
 impl StatusStore {
-    pub(crate) fn new(inner: Arc<dyn Store>, table: Arc<dyn Table>, options: StatusTable) -> Self {
+    pub(crate) fn new(
+        inner: Arc<dyn Store>,
+        table: Arc<dyn Table>,
+        options: StatusTable,
+        store: &StoreOptions,
+    ) -> Self {
         let ledger = Arc::new(Mutex::new(Ledger::default()));
         let marker = Marker::new(inner.clone(), table.clone(), ledger.clone(), options.dead.is_some());
-        Self { inner, table, options, ledger, pace: Mutex::default(), reading: tokio::sync::Mutex::default(), marker }
+        let feeder = options.migrate.then(|| Feeder::new(inner.clone(), table.clone(), &options, store));
+        let (pace, reading) = (Mutex::default(), tokio::sync::Mutex::default());
+        Self { inner, table, options, ledger, pace, reading, marker, feeder }
     }
 
     fn look(&self) -> Looking<'_> {
@@ -379,6 +390,31 @@ impl StatusStore {
         *lock(&self.pace) = Pace::default();
         self.marker.learn(recovery).await
     }
+
+    /// Below it everything of the log is marked. None: everything is.
+    async fn marked_below(&self) -> StoreResult<Option<Position>> {
+        match &self.feeder {
+            Some(feeder) if feeder.has_marked().await? => Ok(None),
+            _ => self.marker.marked_below().await.map(Some),
+        }
+    }
+
+    /// A table whose rows are being moved is not served by marks.
+    async fn refuse_if_moved(&self) -> StoreResult<()> {
+        let kept = self.inner.memory(MIGRATION).await?.and_then(|text| Migration::decode(&text));
+        match kept {
+            Some(kept) if kept.stage != Stage::Finished || kept.table == self.options.table => {
+                let what = match kept.stage {
+                    Stage::Finished => format!("the rows of table {} were moved into the outbox table", kept.table),
+                    Stage::Marking | Stage::Feeding => {
+                        format!("the rows of table {} are being moved into the outbox table", kept.table)
+                    }
+                };
+                Err(StoreError::new(StoreErrorKind::Migrating, what))
+            }
+            _ => Ok(()),
+        }
+    }
 }
 
 fn weight(rows: &[Row]) -> usize {
@@ -403,7 +439,9 @@ impl Store for StatusStore {
                 ddl.push_str("-- The archive has the columns of that table; `init` without --print makes it.\n");
             }
         }
-        ddl.push_str("-- Its application needs nothing more than it has: outbox_native stays empty.\n");
+        if self.feeder.is_none() {
+            ddl.push_str("-- Its application needs nothing more than it has: outbox_native stays empty.\n");
+        }
         ddl
     }
 
@@ -441,7 +479,7 @@ impl Store for StatusStore {
             return Err(StoreError::new(StoreErrorKind::WrongSchema, what));
         }
         let Condition { warnings, is_large } = self.table.inspect().await?;
-        info.mode = "status".into();
+        info.mode = if self.feeder.is_some() { "migrate" } else { "status" }.into();
         info.warnings.extend(warnings);
         if is_large && self.options.archive.is_none() {
             info.warnings.push(format!(
@@ -453,22 +491,34 @@ impl Store for StatusStore {
     }
 
     async fn read(&self, request: &ReadRequest) -> StoreResult<ReadRows> {
+        if let Some(feeder) = &self.feeder {
+            return feeder.read(request).await;
+        }
         if request.purpose == ReadPurpose::Due || !request.shards.contains(&SHARD) {
             return Ok(ReadRows::default());
         }
         self.read_rows(request).await
     }
 
-    async fn look_ahead(&self, _shards: &[ShardId], _ranges: &[Run], _limit: usize) -> StoreResult<Upcoming> {
-        Ok(Upcoming::default())
+    async fn look_ahead(&self, shards: &[ShardId], ranges: &[Run], limit: usize) -> StoreResult<Upcoming> {
+        match self.feeder {
+            Some(_) => self.inner.look_ahead(shards, ranges, limit).await,
+            None => Ok(Upcoming::default()),
+        }
     }
 
     /// The numbers are the ledger's own.
-    async fn resolved(&self, _seen: Seq) -> StoreResult<Seq> {
+    async fn resolved(&self, seen: Seq) -> StoreResult<Seq> {
+        if self.feeder.is_some() {
+            return self.inner.resolved(seen).await;
+        }
         Ok(lock(&self.ledger).resolved())
     }
 
     async fn checkpoint(&self, checkpoint: &Checkpoint) -> StoreResult<Vec<ShardOutcome>> {
+        if self.feeder.is_some() {
+            return self.inner.checkpoint(checkpoint).await;
+        }
         self.marker.before(checkpoint).await?;
         let outcomes = self.inner.checkpoint(checkpoint).await?;
         self.marker.after(checkpoint, outcomes.iter().map(|o| Some(*o)));
@@ -477,14 +527,22 @@ impl Store for StatusStore {
 
     async fn checkpoint_applied(&self, checkpoint: &Checkpoint) -> StoreResult<Vec<Option<ShardOutcome>>> {
         let outcomes = self.inner.checkpoint_applied(checkpoint).await?;
+        if self.feeder.is_some() {
+            return Ok(outcomes);
+        }
         self.marker.after(checkpoint, outcomes.iter().copied());
         Ok(outcomes)
     }
 
     async fn recover(&self, shard: ShardId) -> StoreResult<Recovery> {
         let recovery = self.inner.recover(shard).await?;
-        if shard == SHARD {
-            self.learn(&recovery).await?;
+        match &self.feeder {
+            _ if shard != SHARD => {}
+            Some(feeder) => feeder.begin(&recovery).await?,
+            None => {
+                self.refuse_if_moved().await?;
+                self.learn(&recovery).await?;
+            }
         }
         Ok(recovery)
     }
@@ -508,10 +566,16 @@ impl Store for StatusStore {
     }
 
     async fn lease_round(&self, round: &LeaseRound) -> StoreResult<LeaseReport> {
+        if let Some(feeder) = &self.feeder {
+            feeder.is_owner(&round.owner);
+        }
         self.inner.lease_round(round).await
     }
 
     async fn enqueue(&self, rows: &[NewRow]) -> StoreResult<Vec<String>> {
+        if self.feeder.is_some() {
+            return self.inner.enqueue(rows).await;
+        }
         if rows.iter().any(|row| row.available_at_us.is_some()) {
             return Err(not_here("scheduled messages"));
         }
@@ -530,7 +594,13 @@ impl Store for StatusStore {
         let mut shards = self.inner.status().await?;
         let (waiting, oldest) = self.table.count().await?;
         if let Some(shard) = shards.iter_mut().find(|s| s.shard == SHARD) {
-            (shard.hot_rows, shard.oldest_hot_ms) = (waiting, oldest);
+            match self.feeder {
+                Some(_) => {
+                    shard.hot_rows += waiting;
+                    shard.oldest_hot_ms = shard.oldest_hot_ms.max(oldest);
+                }
+                None => (shard.hot_rows, shard.oldest_hot_ms) = (waiting, oldest),
+            }
         }
         Ok(shards)
     }
@@ -541,6 +611,10 @@ impl Store for StatusStore {
 
     async fn keep_memory(&self, destination: &str, text: &str) -> StoreResult<()> {
         self.inner.keep_memory(destination, text).await
+    }
+
+    async fn turn(&self, name: &str, owner: &str, ttl_ms: u64) -> StoreResult<Option<String>> {
+        self.inner.turn(name, owner, ttl_ms).await
     }
 
     async fn instances(&self) -> StoreResult<Vec<InstanceStatus>> {
@@ -574,7 +648,9 @@ impl Store for StatusStore {
     }
 
     async fn prunable(&self, request: &PruneRequest, from: ShardId, max_bytes: usize) -> StoreResult<Prunable> {
-        let below = self.marker.marked_below().await?;
+        let Some(below) = self.marked_below().await? else {
+            return self.inner.prunable(request, from, max_bytes).await;
+        };
         let mut prunable = self.inner.prunable(request, from, max_bytes).await?;
         prunable.chunks.retain(|c| c.shard != SHARD || c.base.0 + u64::from(c.count) <= below.0);
         Ok(prunable)
@@ -582,12 +658,14 @@ impl Store for StatusStore {
 
     /// What was not marked yet stays in the log: the next owner knows by it what it has.
     async fn prune(&self, request: &PruneRequest) -> StoreResult<Pruned> {
-        let below = self.marker.marked_below().await?;
-        let exported = match &request.exported {
-            None => vec![Exported { shard: SHARD, below, moved_at_us: i64::MAX }],
-            Some(kept) => kept.iter().map(|e| Exported { below: e.below.min(below), ..*e }).collect(),
+        let exported = match (self.marked_below().await?, &request.exported) {
+            (None, kept) => kept.clone(),
+            (Some(below), None) => Some(vec![Exported { shard: SHARD, below, moved_at_us: i64::MAX }]),
+            (Some(below), Some(kept)) => {
+                Some(kept.iter().map(|e| Exported { below: e.below.min(below), ..*e }).collect())
+            }
         };
-        let mut pruned = self.inner.prune(&PruneRequest { exported: Some(exported), ..request.clone() }).await?;
+        let mut pruned = self.inner.prune(&PruneRequest { exported, ..request.clone() }).await?;
         if pruned.ran
             && let Some(archive) = &self.options.archive
         {
@@ -632,8 +710,11 @@ impl Store for StatusStore {
         self.inner.count_parked(query).await
     }
 
-    async fn cancel(&self, _request: &CancelRequest) -> StoreResult<Vec<ActNumber>> {
-        Err(not_here("scheduled messages"))
+    async fn cancel(&self, request: &CancelRequest) -> StoreResult<Vec<ActNumber>> {
+        match self.feeder {
+            Some(_) => self.inner.cancel(request).await,
+            None => Err(not_here("scheduled messages")),
+        }
     }
 
     async fn origin(&self) -> StoreResult<String> {
@@ -648,8 +729,11 @@ impl Store for StatusStore {
         self.inner.end_transactions(ended).await
     }
 
-    async fn fall_back(&self, _wanted: &FallBack) -> StoreResult<FellBack> {
-        Err(not_here("transactional messages"))
+    async fn fall_back(&self, wanted: &FallBack) -> StoreResult<FellBack> {
+        match self.feeder {
+            Some(_) => self.inner.fall_back(wanted).await,
+            None => Err(not_here("transactional messages")),
+        }
     }
 
     async fn prune_transactions(&self, retention_ms: u64, limit: u32) -> StoreResult<u64> {
@@ -665,11 +749,16 @@ impl Store for StatusStore {
     }
 
     async fn tend(&self) -> StoreResult<bool> {
-        self.marker.step().await
+        match &self.feeder {
+            Some(feeder) => feeder.step().await,
+            None => self.marker.step().await,
+        }
     }
 
     async fn close(&self) {
-        self.marker.finish().await;
+        if self.feeder.is_none() {
+            self.marker.finish().await;
+        }
         self.table.close().await;
         self.inner.close().await;
     }

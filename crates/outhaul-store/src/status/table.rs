@@ -5,7 +5,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use outhaul_core::message::Row;
 
-use crate::options::Archive;
+use crate::options::{Archive, ColumnNames};
 use crate::store::{NewRow, StoreResult};
 
 /// Where a row stands in the order in which rows are taken, as the database writes both values.
@@ -57,6 +57,32 @@ pub(crate) struct Fetched {
     pub(crate) covered: usize,
 }
 
+/// Where rows are moved, and by whom.
+#[derive(Clone, Debug)]
+pub(crate) struct Into {
+    /// The outbox table.
+    pub(crate) outbox: String,
+    /// Its columns.
+    pub(crate) columns: ColumnNames,
+    /// The table of leases.
+    pub(crate) lease: String,
+    /// Who moves: the owner of shard 0.
+    pub(crate) owner: String,
+}
+
+/// What became of rows that were to be moved.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Fed {
+    /// They are in the outbox table, and were marked as sent.
+    Moved,
+    /// Nothing has changed: these are held by others, or wait no more.
+    Held(Vec<String>),
+    /// Nothing has changed: somebody else has the shard now.
+    NotOwner,
+    /// Nothing has changed: the outbox table refuses what one of them holds.
+    Refused(String),
+}
+
 /// What can be said of the table as a whole.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Condition {
@@ -81,6 +107,10 @@ pub(crate) trait Table: Send + Sync {
 
     /// Marks rows, by exact ids, which have to be waiting, or dead where they were sent. Returns how many have changed.
     async fn mark(&self, ids: &[String], mark: Mark) -> StoreResult<u64>;
+
+    /// Moves exactly these rows into the outbox table, in their order, and marks them as sent, in one transaction in which
+    /// the lease of shard 0 is the owner's. Nobody is waited for but whoever has that lease's row.
+    async fn feed(&self, ids: &[String], into: &Into) -> StoreResult<Fed>;
 
     /// Whether ids are numbers.
     async fn counts(&self) -> StoreResult<bool>;

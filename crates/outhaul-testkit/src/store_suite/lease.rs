@@ -5,7 +5,7 @@ use std::sync::Arc;
 use outhaul_core::lease::{InstanceRow, LeaseReport, LeaseRow};
 use outhaul_core::message::{Epoch, ShardId};
 use outhaul_core::trouble::Trouble;
-use outhaul_store::LeaseRound;
+use outhaul_store::{LeaseRound, Store};
 
 use super::fixture::{Fixture, until};
 use crate::servers::Flavour;
@@ -172,6 +172,39 @@ pub async fn destinations_remember(flavour: Flavour) {
     }
     assert_eq!(store.memory("MQ").await.expect("it is there").as_deref(), Some("another"));
     store.inspect().await.expect("the rest of the table is as it was");
+}
+
+/// A turn is one process's until it runs out or is given back; taking it again keeps it.
+pub async fn turns_are_one_process(flavour: Flavour) {
+    const LONG: u64 = 3_600_000;
+    let f = Fixture::new(flavour).await;
+    let (store, other) = (&f.store, f.another_store().await);
+    let turn = async |store: &Arc<dyn Store>, name: &str, owner: &str, ttl_ms: u64| {
+        store.turn(name, owner, ttl_ms).await.expect("an answer")
+    };
+    assert_eq!(turn(store, "a", "one's 1", LONG).await, None);
+    assert_eq!(turn(&other, "a", "two 2", LONG).await.as_deref(), Some("one's 1"), "it has it");
+    assert_eq!(turn(&other, "A", "two 2", LONG).await, None, "this is another one");
+    assert_eq!(turn(&other, "a", "ONE'S 1", LONG).await.as_deref(), Some("one's 1"), "names are told apart exactly");
+    assert_eq!(turn(&other, "a", "two 2", 0).await.as_deref(), Some("one's 1"), "nobody else gives it back");
+    assert_eq!(turn(store, "a", "one's 1", LONG).await, None, "kept");
+    assert_eq!(turn(store, "a", "one's 1", 0).await, None, "given back");
+    assert_eq!(turn(&other, "a", "two 2", 50).await, None);
+    until("it has run out", async || turn(store, "a", "one's 1", LONG).await.is_none()).await;
+    assert_eq!(turn(&other, "a", "two 2", 50).await.as_deref(), Some("one's 1"));
+    // Of many at the same moment, one gets it.
+    let f = Arc::new(f);
+    let mut asking = tokio::task::JoinSet::new();
+    for n in 0..6 {
+        let f = Arc::clone(&f);
+        asking.spawn(async move {
+            let store = f.another_store().await;
+            store.turn("many", &format!("owner {n}"), LONG).await.expect("an answer")
+        });
+    }
+    let answers = asking.join_all().await;
+    assert_eq!(answers.iter().filter(|holder| holder.is_none()).count(), 1, "{answers:?}");
+    f.store.inspect().await.expect("the rest of the table is as it was");
 }
 
 /// Of many that ask at the same moment, one gets each shard.

@@ -180,6 +180,7 @@ cases! { $
         instances_come_and_go
         instances_tell_their_troubles
         destinations_remember
+        turns_are_one_process
         many_ask_at_once
     }
     maintain {

@@ -21,15 +21,6 @@ use crate::timestamp;
 /// Longest line of a file, bytes.
 const LINE_MAX_BYTES: u64 = 256 << 20;
 
-/// Whether what a destination has can be read.
-pub(super) fn can_be_read(d: &Destination) -> bool {
-    match d.kind.as_str() {
-        "inbox" | "rocketmq" => true,
-        "file" => d.settings.get("path").and_then(|p| p.as_str()).is_some_and(|path| path != "-"),
-        _ => false,
-    }
-}
-
 /// Reads what a destination has, from the window on as far as the destination can be asked so.
 pub(super) async fn read(
     asked: &Asked<'_>,
@@ -38,7 +29,7 @@ pub(super) async fn read(
     side: &mut Side,
 ) -> Result<Reach, Failure> {
     match d.kind.as_str() {
-        "file" if can_be_read(d) => {
+        "file" if d.can_be_read() => {
             let config = FileConfig::read(&d.name, &d.settings)?;
             tokio::task::block_in_place(|| files(asked, &config.path, side))?;
             Ok(Reach::default())
@@ -119,7 +110,7 @@ fn files(asked: &Asked<'_>, path: &Path, side: &mut Side) -> Result<(), Failure>
                 expectation: of_window(asked, at_ms),
                 ..Record::new(read.id, at_ms)
             };
-            pushed(side, &record)?;
+            pushed(asked, side, &record)?;
         }
     }
     Ok(())
@@ -174,7 +165,7 @@ async fn inbox(asked: &Asked<'_>, config: &InboxConfig, side: &mut Side) -> Resu
                     expectation: if echo { Expectation::Echo } else { of_window(asked, at_ms) },
                     ..Record::new(id, at_ms)
                 };
-                pushed(side, &record)?;
+                pushed(asked, side, &record)?;
             }
         }
     }

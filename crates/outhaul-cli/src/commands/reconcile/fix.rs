@@ -14,6 +14,7 @@ use tokio::sync::watch;
 
 use super::query::Content;
 use super::report::Report;
+use super::turn::Turn;
 use super::{Asked, id_text};
 use crate::codes;
 use crate::commands::enqueue::store_batch;
@@ -62,7 +63,7 @@ pub(super) async fn replay(
     let all: u64 = again.shards.values().map(Runs::len).sum();
     (report.fixable, report.left) = (all, again.more);
     if again.more > 0 {
-        eprintln!("{} more are left for another call: too many at once", again.more);
+        asked.tell(format_args!("{} more are left for another call: too many at once", again.more));
     }
     if !asked.a.yes || all == 0 {
         return Ok(());
@@ -70,6 +71,11 @@ pub(super) async fn replay(
     if !asked.config.routes.iter().any(|route| route.goes_to(&d.name)) {
         let none = Failure::new(&codes::NOWHERE_TO_DELIVER, format!("no route leads to destination {}", d.name));
         return Err(none.remedy(format!("add a [[route]] whose `to` names {}", d.name)));
+    }
+    if let Some(beside) = &asked.beside {
+        let sink = beside.sink(asked.config, d)?;
+        replay::usable(d, sink).await?;
+        return Box::pin(replays(asked, d, &again, (sink, &beside.stop), report)).await;
     }
     let sink = SharedSink::new(asked.config.sink(d)?, d.require_ack);
     replay::usable(d, &sink).await?;
@@ -144,15 +150,15 @@ async fn replays(
 /// Messages of a query that are put into the outbox, in batches.
 pub(super) struct Enqueue<'a> {
     asked: &'a Asked<'a>,
-    /// They really are.
-    does: bool,
+    /// They really are, while it is this one's turn.
+    turn: Option<&'a Turn>,
     rows: Vec<NewRow>,
     bytes: usize,
 }
 
 impl<'a> Enqueue<'a> {
-    pub(super) fn new(asked: &'a Asked<'a>, does: bool) -> Self {
-        Self { asked, does, rows: vec![], bytes: 0 }
+    pub(super) fn new(asked: &'a Asked<'a>, turn: Option<&'a Turn>) -> Self {
+        Self { asked, turn, rows: vec![], bytes: 0 }
     }
 
     /// Takes one that is missing.
@@ -174,7 +180,7 @@ impl<'a> Enqueue<'a> {
             return Err(bad(format!("{id}: its {what} has {has} bytes, the outbox takes {most}")));
         }
         report.fixable += 1;
-        if !self.does {
+        if self.turn.is_none() {
             return Ok(());
         }
         self.bytes += content.payload.len();
@@ -193,7 +199,12 @@ impl<'a> Enqueue<'a> {
         if rows.is_empty() {
             return Ok(());
         }
-        let storing = store_batch(self.asked.store, &rows);
+        let storing = async {
+            if let Some(turn) = self.turn {
+                turn.keep().await?;
+            }
+            store_batch(self.asked.store, &rows).await
+        };
         let stored = tokio::task::block_in_place(|| tokio::runtime::Handle::current().block_on(storing));
         let stored =
             stored.map_err(|f| f.while_doing(format_args!("{} messages before were enqueued", report.fixed)))?;

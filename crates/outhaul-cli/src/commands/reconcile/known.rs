@@ -159,7 +159,7 @@ impl Known<'_> {
                     && self.asked.window.contains(at_ms)
                     && self.topic.is_none_or(|pattern| matches(pattern, &topic));
                 let expectation = if under_way { Expectation::Pending } else { Expectation::Echo };
-                pushed(side, &Record { expectation, ..Record::new(id, at_ms) })?;
+                pushed(self.asked, side, &Record { expectation, ..Record::new(id, at_ms) })?;
             }
         }
     }
@@ -251,7 +251,7 @@ impl Known<'_> {
                         place: Place::Log(shard.0, m.position.0),
                         ..Record::new(m.id, at_ms)
                     };
-                    pushed(side, &record)?;
+                    pushed(self.asked, side, &record)?;
                 }
                 next = Position(c.base.0 + u64::from(c.count)).max(next);
             }

@@ -9,14 +9,19 @@
 //! | `report` | counts, examples, files |
 //! | `fix` | missing ones are enqueued, or replayed |
 //! | `transactions` | halfs that brokers have given up |
+//! | `turn` | one process at a time |
+//! | `schedule`, `kept` | what a relay compares by itself, and its last result |
 
 mod destination;
 mod fix;
+pub(in crate::commands) mod kept;
 mod known;
 mod query;
 mod queues;
 mod report;
+pub(in crate::commands) mod schedule;
 mod transactions;
+mod turn;
 mod window;
 
 use std::path::PathBuf;
@@ -28,8 +33,10 @@ use outhaul_store::Store;
 use self::fix::{Again, Enqueue};
 use self::known::{Known, Lanes, Reach};
 use self::report::{Report, Shown};
+use self::schedule::Beside;
+use self::turn::Turn;
 use self::window::Window;
-use super::{of_outbox, open};
+use super::{of_outbox, open, owner};
 use crate::arguments::Reconcile;
 use crate::config::{self, Config, Destination, Outbox};
 use crate::failure::{Exit, Failure, Outcome};
@@ -48,7 +55,7 @@ pub async fn run(a: &Reconcile, json: bool) -> Outcome {
     let config = config::load(sources)?;
     let outbox = config.outbox(a.which.outbox.as_deref())?;
     let store = open(outbox).await?;
-    let asked = Asked { store: &store, outbox, config: &config, a, window: Window::of(a)?, json };
+    let asked = Asked { store: &store, outbox, config: &config, a, window: Window::of(a)?, json, beside: None };
     let result = if a.transactions {
         Box::pin(transactions::list(&asked)).await
     } else if let Some(sql) = &a.query {
@@ -68,15 +75,29 @@ struct Asked<'a> {
     a: &'a Reconcile,
     window: Window,
     json: bool,
+    /// A relay runs it beside its work.
+    beside: Option<Beside>,
 }
 
 impl Asked<'_> {
+    /// Says something to people.
+    fn tell(&self, what: std::fmt::Arguments<'_>) {
+        match self.beside {
+            None => eprintln!("{what}"),
+            Some(_) => tracing::debug!("reconcile: {what}"),
+        }
+    }
+
     fn folder(&self) -> PathBuf {
         self.a.temp.clone().unwrap_or_else(std::env::temp_dir)
     }
 
     fn side(&self) -> Side {
-        Side::new(&self.folder(), self.memory())
+        let side = Side::new(&self.folder(), self.memory());
+        match &self.beside {
+            None => side,
+            Some(beside) => side.within(beside.room.clone()),
+        }
     }
 
     fn memory(&self) -> usize {
@@ -114,7 +135,7 @@ impl Asked<'_> {
             };
             return Ok(vec![d]);
         }
-        let (read, not): (Vec<&Destination>, Vec<&Destination>) = all.iter().partition(|d| destination::can_be_read(d));
+        let (read, not): (Vec<&Destination>, Vec<&Destination>) = all.iter().partition(|d| d.can_be_read());
         for d in not {
             eprintln!("destination {} is left out: what a {} has cannot be read", d.name, d.kind);
         }
@@ -126,6 +147,12 @@ impl Asked<'_> {
     }
 
     async fn against_destination(&self, d: &Destination) -> Result<Exit, Failure> {
+        let (report, parked) = Box::pin(self.compared(d)).await?;
+        report.show(self.json, self.a.fix, self.a.yes, parked)
+    }
+
+    /// What is to be said, and how what is parked is delivered.
+    async fn compared(&self, d: &Destination) -> Result<(Report, Option<String>), Failure> {
         let known = Known { asked: self, topic: self.a.topic.as_deref(), delays: d.kind == "rocketmq" };
         let mut lanes = Lanes::of(self.store, &d.name).await?;
         let mut expected = self.side();
@@ -155,7 +182,7 @@ impl Asked<'_> {
                 }
                 report.note(Verdict::Missing, record, 0)
             }
-            Verdict::Stray => group.actual.records.iter().try_for_each(|r| pushed(&mut strays, r)),
+            Verdict::Stray => group.actual.records.iter().try_for_each(|r| pushed(self, &mut strays, r)),
             verdict => report.judged(verdict, &group),
         })?;
         drop((expected, actual));
@@ -186,12 +213,28 @@ impl Asked<'_> {
         if self.a.fix {
             fix::replay(self, d, again, &mut report).await?;
         }
-        report.show(self.json, self.a.fix, self.a.yes, parked)
+        Ok((report, parked))
     }
 
     // ---- a business query against the outbox -----------------------------------------------------------------------
 
     async fn against_query(&self, sql: &str) -> Result<Exit, Failure> {
+        let report = Box::pin(self.asked_query(sql)).await?;
+        report.show(self.json, self.a.fix, self.a.yes, None)
+    }
+
+    /// Two that enqueue at once would both enqueue what both found missing: the turn is taken before anything is read.
+    async fn asked_query(&self, sql: &str) -> Result<Report, Failure> {
+        if !(self.a.fix && self.a.yes) {
+            return self.compared_query(sql, None).await;
+        }
+        let turn = Turn::fix(self.store, &owner(self.config.relay.instance.as_deref())).await?;
+        let report = self.compared_query(sql, Some(&turn)).await;
+        turn.give_back().await;
+        report
+    }
+
+    async fn compared_query(&self, sql: &str, turn: Option<&Turn>) -> Result<Report, Failure> {
         let known = Known { asked: self, topic: self.a.topic.as_deref(), delays: false };
         let mut expected = self.side();
         // Before the outbox is read: what commits meanwhile is then there too.
@@ -210,13 +253,13 @@ impl Asked<'_> {
                 if record.at_ms.is_some_and(|at| at >= settled_before_ms) {
                     return report.note(Verdict::Pending, record, 0);
                 }
-                pushed(&mut missing, record)
+                pushed(self, &mut missing, record)
             }
             verdict => report.judged(verdict, &group),
         })?;
         drop((expected, actual));
         let missing = finished(missing)?;
-        let mut enqueue = Enqueue::new(self, self.a.fix && self.a.yes);
+        let mut enqueue = Enqueue::new(self, turn);
         if !missing.is_empty() {
             let mut earlier = self.side();
             known.earlier(&mut log, &mut earlier).await?;
@@ -235,7 +278,7 @@ impl Asked<'_> {
             enqueue.rest(&mut report)?;
         }
         report.finish_files()?;
-        report.show(self.json, self.a.fix, self.a.yes, None)
+        Ok(report)
     }
 
     /// What is younger may be on its way yet, milliseconds since 1970-01-01 UTC.
@@ -252,6 +295,8 @@ impl Asked<'_> {
     ) -> Result<(), Failure> {
         let mut each = each;
         tokio::task::block_in_place(|| {
+            let each = |group: Group| self.beside.as_ref().map_or(Ok(()), Beside::pace).and_then(|()| each(group));
+            let mut each = each;
             compare(expected, actual, self.memory(), |group| each(group).map_err(Broken::Failed)).map_err(|e| match e {
                 Broken::Failed(failure) => failure,
                 Broken::File(e) => spool_failure(&e),
@@ -278,7 +323,8 @@ fn missing_one(group: &Group) -> Option<&Record> {
     must.or_else(|| group.expected.records.first())
 }
 
-fn pushed(side: &mut Side, record: &Record) -> Result<(), Failure> {
+fn pushed(asked: &Asked<'_>, side: &mut Side, record: &Record) -> Result<(), Failure> {
+    asked.beside.as_ref().map_or(Ok(()), Beside::pace)?;
     side.push(record).map_err(|e| spool_failure(&e))
 }
 

@@ -64,7 +64,7 @@ pub(super) async fn read(asked: &Asked<'_>, sql: &str, side: &mut Side) -> Resul
                 return Err(failed(format!("the query has {} columns: there are at most five", row.len())));
             }
             if let Some(record) = record(asked, row).map_err(|what| failed(format!("row {number}: {what}")))? {
-                pushed(side, &record)?;
+                pushed(asked, side, &record)?;
             }
         }
     }

@@ -71,7 +71,7 @@ pub(super) async fn read(
     let (mut number, mut foreign) = (0u32, 0u64);
     for topic in &delivered {
         let Some(route) = route(&consumer, topic).await? else {
-            eprintln!("destination {}: no broker has topic {topic}", d.name);
+            asked.tell(format_args!("destination {}: no broker has topic {topic}", d.name));
             continue;
         };
         for queue in route.read_queues() {
@@ -80,7 +80,7 @@ pub(super) async fn read(
                 match read {
                     Walked::Begins(ms) => earliest(&mut reach, ms),
                     Walked::Message(m) => match record(asked, m, number) {
-                        Some(record) => pushed(side, &record)?,
+                        Some(record) => pushed(asked, side, &record)?,
                         None => foreign += 1,
                     },
                 }
@@ -91,7 +91,7 @@ pub(super) async fn read(
         }
     }
     if foreign > 0 {
-        eprintln!("destination {}: {foreign} messages of other producers were passed over", d.name);
+        asked.tell(format_args!("destination {}: {foreign} messages of other producers were passed over", d.name));
     }
     Ok(reach)
 }

@@ -9,6 +9,7 @@ use outhaul_reconcile::{Counts, Group, Record, Verdict};
 use serde::Serialize;
 use serde_json::{Value, json};
 
+use super::kept::Kept;
 use super::{id_text, place_text, time_text};
 use crate::codes;
 use crate::failure::{Exit, Failure};
@@ -145,6 +146,24 @@ impl Report {
             file.flush().map_err(|e| failed(path, &e))?;
         }
         Ok(())
+    }
+
+    /// The figures, and the first ids that are missing.
+    pub(super) fn kept(&self) -> Kept {
+        let c = self.counts;
+        let ids = self.found.first().map_or(&[][..], |missing| &missing.examples);
+        Kept {
+            checked: c.checked,
+            missing: c.missing,
+            fixed: self.fixed,
+            duplicate: c.duplicate,
+            stray: c.stray,
+            pending: c.pending,
+            parked: c.parked,
+            unknown: self.unknown,
+            examples: ids.iter().filter_map(|line| line.get("id")?.as_str().map(str::to_owned)).collect(),
+            ..Kept::default()
+        }
     }
 
     /// Shows it. Exit code 3 if something was found that was not mended.
