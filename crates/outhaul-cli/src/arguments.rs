@@ -84,6 +84,8 @@ pub enum Command {
     Validate(Validate),
     /// Show where every shard and lane stands.
     Status(Status),
+    /// Ask a running relay whether everything moves that should: exit code 0, or 3 with what does not and why.
+    Health(Health),
     /// Store messages from JSON Lines: {"id"?, "topic", "key"?, "headers"?, "payload", "available_at"?}.
     Enqueue(Enqueue),
     /// Tell what became of one message.
@@ -128,9 +130,13 @@ pub enum Command {
         /// The shell.
         shell: Shell,
     },
-    /// Print docs/configuration.md.
+    /// Print docs/configuration.md, or docs/metrics.md.
     #[command(hide = true)]
-    Reference,
+    Reference {
+        /// The page of metrics.
+        #[arg(long)]
+        metrics: bool,
+    },
 }
 
 /// `checkback`.
@@ -262,6 +268,23 @@ pub struct Relay {
     /// End with exit code 0 once everything that was committed before the start is settled.
     #[arg(long)]
     pub until_empty: bool,
+    /// Answer /live, /ready and /metrics at this address and port: 127.0.0.1:7070. Default: `listen` of `[admin]`, if it is
+    /// set.
+    #[arg(long, value_name = "ADDRESS")]
+    pub admin: Option<std::net::SocketAddr>,
+}
+
+/// `health`.
+#[derive(Debug, Args)]
+pub struct Health {
+    #[command(flatten)]
+    pub source: Source,
+    /// Address and port of its admin server. Default: `listen` of `[admin]`.
+    #[arg(long, value_name = "ADDRESS")]
+    pub admin: Option<std::net::SocketAddr>,
+    /// Ask only whether it lives: whether a restart would help.
+    #[arg(long)]
+    pub live: bool,
 }
 
 /// `validate`.

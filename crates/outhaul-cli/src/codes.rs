@@ -98,6 +98,13 @@ codes! {
     /// A replay that was stopped before its end.
     REPLAY_STOPPED = "OUT-3041", Failure, "go on where it stopped with `outhaul replay --resume NUMBER`";
 
+    /// An address that cannot be listened at.
+    ADMIN_LISTEN = "OUT-3042", Failure, "free the port, or name another address with `listen` of [admin] or --admin";
+    /// A process that is to be asked, and no address.
+    NO_ADMIN = "OUT-3043", Usage, "set `listen` of [admin], or name the relay's --admin address";
+    /// A process that was asked and said nothing.
+    NO_ANSWER = "OUT-3044", Failure, "see whether the relay runs and listens there; its supervisor should start it anew";
+
     /// Relays of an earlier version run, which know no acts.
     EARLIER_RELAYS = "OUT-3055", Failure, "replace every relay by one of this version, then order it again";
     /// Somebody owns shards whose number is to be changed.
@@ -160,6 +167,10 @@ codes! {
     EXPORT_READ_BACK = "OUT-4020", Failure, "look at the disk and the file system; nothing of it was pruned";
     /// Instances that do not agree on routes and destinations.
     OTHER_CONFIGURATION = "OUT-4021", Failure, "give all instances of the outbox the same configuration, and restart those that have an older one";
+    /// Something that should move and does not.
+    NOT_MOVING = "OUT-4022", Failure, "`/ready`, `outhaul health` and the log say what does not move and why";
+    /// An engine that does not turn any more.
+    ENGINE_HANGS = "OUT-4023", Failure, "let a supervisor start the relay anew; report it with the log";
     /// A message that a replay leaves to the relay.
     LEFT_PARKED = "OUT-4030", Failure, "nothing to do where it is tried again by itself; otherwise `outhaul parked redrive` delivers it";
     /// A replay that has ended since nothing got on.
@@ -198,9 +209,9 @@ pages! {
     "2030" "2031" "2032" "2033" "2034" "2035" "2036" "2037" "2038" "2039" "2040" "2041" "2042" "2043" "2044" "2045"
     "3001" "3002" "3003" "3004" "3005" "3006" "3007" "3008" "3009" "3010" "3011" "3012" "3013" "3014" "3015" "3016"
     "3017" "3018" "3019" "3020" "3021" "3022" "3023" "3024" "3025" "3026" "3027" "3028" "3029" "3030" "3031" "3032"
-    "3033" "3034" "3040" "3041" "3055" "3056" "3057" "3060" "3061" "3062" "3063" "3070" "3071"
+    "3033" "3034" "3040" "3041" "3042" "3043" "3044" "3055" "3056" "3057" "3060" "3061" "3062" "3063" "3070" "3071"
     "4001" "4002" "4003" "4004" "4005" "4006" "4007" "4008" "4009" "4010" "4011" "4012" "4013"
-    "4014" "4015" "4016" "4017" "4018" "4019" "4020" "4021" "4030" "4031" "4032" "4033"
+    "4014" "4015" "4016" "4017" "4018" "4019" "4020" "4021" "4022" "4023" "4030" "4031" "4032" "4033"
     "4040" "4041" "4042" "4050" "4051"
     "5001" "5002" "5003" "5004" "5005" "5006" "5007" "5008" "5009" "5010" "5011" "5012"
     "5020" "5021" "5022" "5023" "5024" "5025" "5026" "5027" "5028" "5029" "5030" "5031" "5032" "5033" "5034" "5035" "5036"

@@ -3,6 +3,7 @@
 //! Data goes to standard output, everything else to standard error. Exit codes: 0 done, 1 failed, 2 wrong call or
 //! configuration, 3 found something that needs attention.
 
+mod admin;
 mod arguments;
 mod codes;
 mod commands;

@@ -12,6 +12,7 @@ mod destination;
 mod enqueue;
 mod explain;
 mod handler_sql;
+mod health;
 mod health_file;
 mod inbox;
 mod init;
@@ -53,6 +54,7 @@ pub async fn run(arguments: &Arguments) -> Outcome {
         Command::Relay(a) => Box::pin(relay::run(a)).await,
         Command::Validate(a) => Box::pin(validate::run(a, json)).await,
         Command::Status(a) => status::run(a, json).await,
+        Command::Health(a) => health::run(a, json),
         Command::Enqueue(a) => Box::pin(enqueue::run(a, json)).await,
         Command::Audit(a) => Box::pin(audit::run(a, json)).await,
         Command::Parked(a) => Box::pin(parked::run(a, json)).await,
@@ -71,8 +73,9 @@ pub async fn run(arguments: &Arguments) -> Outcome {
         Command::Contract(a) => contract::run(a, json).await,
         Command::Explain(a) => explain::run(a, json),
         Command::Completions { shell } => completions(*shell),
-        Command::Reference => {
-            output::lines(config::reference::page().lines())?;
+        Command::Reference { metrics } => {
+            let page = if *metrics { crate::admin::metrics_page() } else { config::reference::page() };
+            output::lines(page.lines())?;
             Ok(Exit::Fine)
         }
         #[cfg(feature = "sqlite")]

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use outhaul_core::config::LaneLimits;
 use outhaul_relay::{Delivered, Maintenance, RelayError, Stop};
+use outhaul_relay::watch::{Watch, WatchLimits};
 use outhaul_store::Store;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -12,6 +13,7 @@ use tokio::task::JoinSet;
 use super::reconcile::schedule::{END_LIMIT, Schedule};
 use super::shared_sink::SharedSink;
 use super::{of_outbox, owner, validate};
+use crate::admin::{self, Admin};
 use crate::arguments::Relay;
 use crate::config::{Config, Outbox, Sources};
 use crate::failure::{Blame, Exit, Failure, Failures, Outcome};
@@ -45,15 +47,23 @@ pub async fn run(a: &Relay) -> Outcome {
         destinations = names(&mut config.destinations.iter().map(|d| d.name.as_str())),
         "relay starts"
     );
+    let watches: Vec<Watch> = config.outboxes.iter().map(|o| watch(&config, o)).collect();
+    let address = a.admin.or(config.admin.listen);
+    if let Some(address) = address {
+        let admin = Admin::listen(address)?;
+        tracing::info!(address = %admin.address, "admin server listens");
+        admin.serve(watches.clone())?;
+    }
+    admin::supervise(watches.clone())?;
     // One run for each outbox: a database that is down does not keep the others from starting.
     let owner = owner(config.relay.instance.as_deref());
     let mut runs = JoinSet::new();
-    for outbox in &config.outboxes {
+    for (outbox, shown) in config.outboxes.iter().zip(watches) {
         let (config, outbox, destinations) = (config.clone(), outbox.clone(), destinations(&config, &sinks));
         let sinks = sinks.clone();
         let (owner, stop, mut told, until_empty) = (owner.clone(), stop.clone(), told.subscribe(), a.until_empty);
         runs.spawn(async move {
-            let places = (destinations, sinks);
+            let places = (destinations, sinks, shown);
             Box::pin(one(&config, &outbox, places, owner, &stop, &mut told, until_empty)).await
         });
     }
@@ -138,7 +148,7 @@ fn of_one_outbox(limits: &LaneLimits, outboxes: usize) -> LaneLimits {
 async fn one(
     config: &Config,
     outbox: &Outbox,
-    (destinations, sinks): (Vec<outhaul_relay::Destination>, Vec<Arc<SharedSink>>),
+    (destinations, sinks, shown): (Vec<outhaul_relay::Destination>, Vec<Arc<SharedSink>>, Watch),
     owner: String,
     stop: &Stop,
     told: &mut watch::Receiver<bool>,
@@ -176,6 +186,7 @@ async fn one(
         shutdown_limit_ms: relay.shutdown_limit_ms,
         maintenance,
         transactions: outbox.transactions.clone(),
+        watch: Some(shown),
     };
     let running = async {
         let mut running = std::pin::pin!(outhaul_relay::run(vec![engine], stop.clone()));
@@ -196,6 +207,15 @@ async fn one(
     }
     let report = report?;
     Ok(report.outboxes.into_iter().flat_map(|(name, all)| all.into_iter().map(move |d| (name.clone(), d))).collect())
+}
+
+fn watch(config: &Config, outbox: &Outbox) -> Watch {
+    let limit = |ms: u64| Duration::from_millis(ms);
+    let statement = outbox.store.statement_timeout + outbox.store.connect_timeout + limit(config.relay.settings.lease_ttl_ms);
+    let limits = WatchLimits::default();
+    // A call that its own limits allow is never given up.
+    let limits = WatchLimits { answer: limits.answer.max(statement * 2), ..limits };
+    Watch::with_limits(&outbox.name, config.destinations.iter().map(|d| d.name.clone()).collect(), limits)
 }
 
 /// Opens the database, as soon as it answers. None: told to stop before.

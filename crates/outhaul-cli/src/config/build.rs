@@ -18,7 +18,7 @@ use super::keys::{self, SECTIONS};
 use super::problems::Problems;
 use super::section::Table;
 use super::value::{Node, Origin, Value};
-use super::{Config, Destination, Inbox, Outbox, Reconcile, Relay, RouteKeys};
+use super::{Admin, Config, Destination, Inbox, Outbox, Reconcile, Relay, RouteKeys};
 use crate::codes;
 use crate::failure::{Blame, Failure, Failures};
 
@@ -30,9 +30,7 @@ pub(super) fn build(tree: &[(String, Node)], without_outbox: bool, mut problems:
     let p = &mut problems;
     refuse_unknown_sections(tree, p);
     let all = |name: &str, p: &mut Problems| keys::section(name).map_or_else(Vec::new, |s| Table::all(s, tree, p));
-    for table in all("admin", p) {
-        p.at(&table.origin, &codes::NOT_BUILT, "the admin server is not in this build");
-    }
+    let admin = admin(all("admin", p).first(), p);
     let relay = relay(all("relay", p).first(), p);
     let outboxes = outboxes(&all("outbox", p), without_outbox, p);
     let tables = all("destination", p);
@@ -59,7 +57,7 @@ pub(super) fn build(tree: &[(String, Node)], without_outbox: bool, mut problems:
     let destinations: Vec<Destination> = destinations.into_iter().map(|(_, d)| d).collect();
     let inboxes = inboxes(&all("inbox", p), &destinations, p);
     let reconciles = reconciles(&all("reconcile", p), &outboxes, &destinations, p);
-    problems.into_result(Config { relay, outboxes, destinations, routes, inboxes, reconciles })
+    problems.into_result(Config { relay, admin, outboxes, destinations, routes, inboxes, reconciles })
 }
 
 fn refuse_unknown_sections(tree: &[(String, Node)], p: &mut Problems) {
@@ -73,6 +71,20 @@ fn refuse_unknown_sections(tree: &[(String, Node)], p: &mut Problems) {
         };
         p.at(&node.origin, &codes::UNKNOWN_KEY, format!("there is no section {name}{hint}"));
     }
+}
+
+fn admin(table: Option<&Table>, p: &mut Problems) -> Admin {
+    let Some(t) = table else { return Admin::default() };
+    t.refuse_unknown(None, p);
+    let listen = t.text("listen", p).and_then(|text| {
+        let address = text.parse();
+        if address.is_err() {
+            let what = format!("listen is no address with a port: {text:?}; 127.0.0.1:7070 is one");
+            p.at(t.place("listen"), &codes::BAD_VALUE, what);
+        }
+        address.ok()
+    });
+    Admin { listen }
 }
 
 fn relay(table: Option<&Table>, p: &mut Problems) -> Relay {

@@ -180,7 +180,7 @@ const ADMIN: &[Key] = &[key(
     "listen",
     Text,
     Means("no admin server"),
-    "Address of the admin server. Not in this build: a configuration that sets it is refused.",
+    "Address and port at which `outhaul relay` answers `/live`, `/ready` and `/metrics`: `127.0.0.1:7070`, `[::1]:7070`. They show names of outboxes and destinations and what went wrong, to whoever reaches the address. `relay --admin ADDRESS` wins. See [monitoring.md](monitoring.md).",
 )];
 
 const OUTBOX: &[Key] = &[

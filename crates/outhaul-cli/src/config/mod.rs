@@ -47,6 +47,8 @@ pub const DB_NAME: &str = "main";
 pub struct Config {
     /// `[relay]`.
     pub relay: Relay,
+    /// `[admin]`.
+    pub admin: Admin,
     /// `[[outbox]]`: at least one.
     pub outboxes: Vec<Outbox>,
     /// `[[destination]]`, at most 64.
@@ -57,6 +59,13 @@ pub struct Config {
     pub inboxes: Vec<Inbox>,
     /// `[[reconcile]]`.
     pub reconciles: Vec<Reconcile>,
+}
+
+/// `[admin]`.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Admin {
+    /// Where the admin server listens; None: nowhere.
+    pub listen: Option<std::net::SocketAddr>,
 }
 
 /// `[[reconcile]]`.

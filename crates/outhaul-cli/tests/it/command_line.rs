@@ -109,6 +109,29 @@ async fn the_version_lists_what_the_build_has() {
     assert!(ran.stdout.contains("destinations:") && ran.stdout.contains("inbox"));
 }
 
+/// `outhaul reference --metrics > docs/metrics.md`; alert rules and dashboard name metrics that there are.
+#[tokio::test]
+async fn the_pages_of_metrics_are_up_to_date() {
+    let folder = Folder::new();
+    let written = folder.run(&["reference", "--metrics"], "", &[]).await.expect(0).stdout;
+    let kept = include_str!("../../../../docs/metrics.md");
+    assert!(written == kept, "docs/metrics.md is stale: run `outhaul reference --metrics > docs/metrics.md`");
+    let known: Vec<&str> = kept.lines().filter_map(|l| l.strip_prefix("| `")?.split_once('`')).map(|(name, _)| name).collect();
+    for (file, text) in [
+        ("alerts.yml", include_str!("../../../../packaging/prometheus/alerts.yml")),
+        ("monitoring.md", include_str!("../../../../docs/monitoring.md")),
+    ] {
+        let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').filter(|w| w.starts_with("outhaul_"));
+        let mut count = 0;
+        for word in words {
+            let name = ["_bucket", "_count", "_sum"].iter().find_map(|end| word.strip_suffix(end)).unwrap_or(word);
+            assert!(known.contains(&name) || known.contains(&word), "{file}: there is no metric {word}");
+            count += 1;
+        }
+        assert!(count > 3, "{file}");
+    }
+}
+
 /// The reference page is written by the program: `outhaul reference > docs/configuration.md`.
 #[tokio::test]
 async fn the_reference_page_is_not_stale() {

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
+mod admin;
 mod audit;
 #[cfg(all(feature = "mysql", feature = "sqlite"))]
 mod checkback;
