@@ -158,6 +158,7 @@ async fn log(url: &str) {
         shutdown_limit_ms: 60_000,
         maintenance: None,
         transactions: None,
+        watch: None,
     };
     outhaul_relay::run(vec![outbox], Stop::new()).await.expect("a relay that ends well");
     store.close().await;

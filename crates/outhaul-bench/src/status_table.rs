@@ -295,6 +295,7 @@ async fn by_outhaul(url: &str, rows: u64) {
         shutdown_limit_ms: 60_000,
         maintenance: None,
         transactions: None,
+        watch: None,
     };
     let report = outhaul_relay::run(vec![outbox], Stop::new()).await.expect("a relay that ends well");
     store.close().await;

@@ -232,14 +232,7 @@ impl Pipeline {
     }
 
     /// Gives a row its position and puts it into the window.
-    pub(crate) fn accept(
-        &mut self,
-        row: Row,
-        was_scheduled: bool,
-        config: &Config,
-        now: Now,
-        events: &mut Vec<Event>,
-    ) {
+    pub(crate) fn accept(&mut self, row: Row, was_scheduled: bool, config: &Config, now: Now, events: &mut Vec<Event>) {
         let destinations = config.routes.destinations(&row.topic);
         let message = Arc::new(Message::from_row(row, self.window.end(), destinations));
         if message.seq < self.newest_seq {

@@ -12,7 +12,6 @@ use outhaul_store::{Store, StoreError};
 use tokio::time::Instant;
 
 use crate::clock::wall_us;
-use crate::engine::Outbox;
 use crate::repeats::Repeats;
 use crate::watch::{DestinationCounts, Watch};
 
@@ -70,8 +69,8 @@ struct Memory {
 }
 
 impl Runner {
-    /// `at`: its index among the outbox's destinations.
-    pub(crate) fn new(destination: &Destination, outbox: &Outbox, at: usize) -> Self {
+    /// `watch`: where it counts, and its index among the outbox's destinations.
+    pub(crate) fn new(destination: &Destination, store: Arc<dyn Store>, watch: Option<(Watch, usize)>) -> Self {
         Self {
             name: destination.name.clone(),
             sink: destination.sink.clone(),
@@ -83,8 +82,8 @@ impl Runner {
             failed: AtomicU64::new(0),
             forgotten: AtomicU64::new(0),
             failures: Mutex::default(),
-            store: outbox.store.clone(),
-            watch: outbox.watch.clone().map(|watch| (watch, at)),
+            store,
+            watch,
             memory: tokio::sync::Mutex::default(),
         }
     }

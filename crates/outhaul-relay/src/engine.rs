@@ -207,7 +207,7 @@ const fn read_name(kind: ReadKind) -> &'static str {
 }
 
 /// A call that is under way.
-struct Asked {
+struct Call {
     asking: Asking,
     since: Instant,
     task: AbortHandle,
@@ -224,7 +224,7 @@ struct Engine {
     names: Arc<[String]>,
     runners: Vec<Arc<Runner>>,
     tasks: JoinSet<(Input, Said)>,
-    asking: HashMap<Id, Asked>,
+    asking: HashMap<Id, Call>,
     /// Answers that will not come: what was asked is told so.
     given_up: VecDeque<Input>,
     log: Log,
@@ -264,8 +264,13 @@ async fn drive(outbox: Outbox, stop: Stop) -> Result<(String, Vec<Delivered>), R
     let Some(leases) = wait_for_database(&outbox, &mut asked).await? else {
         return Ok((outbox.name, Vec::new()));
     };
-    let runners: Vec<Arc<Runner>> =
-        outbox.destinations.iter().enumerate().map(|(at, d)| Arc::new(Runner::new(d, &outbox, at))).collect();
+    let shown = |at| outbox.watch.clone().map(|watch| (watch, at));
+    let runners: Vec<Arc<Runner>> = outbox
+        .destinations
+        .iter()
+        .enumerate()
+        .map(|(at, d)| Arc::new(Runner::new(d, outbox.store.clone(), shown(at))))
+        .collect();
     let destinations = outbox
         .destinations
         .iter()
@@ -495,9 +500,10 @@ impl Engine {
     fn look(&mut self, instance: &Instance, clock: Clock) {
         self.look_at = Instant::now() + LOOK;
         let (limits, work, now) = (self.limits, instance.work(), clock.now());
-        let late = |a: &Asked| a.since.elapsed() >= a.asking.patience(limits).1;
+        let late = |a: &Call| a.since.elapsed() >= a.asking.patience(limits).1;
         let given_up: Vec<Id> = self.asking.iter().filter(|(_, a)| late(a)).map(|(id, _)| *id).collect();
-        for Asked { asking, task, since } in given_up.into_iter().filter_map(|id| self.asking.remove(&id)) {
+        for id in given_up {
+            let Some(Call { asking, task, since }) = self.asking.remove(&id) else { continue };
             task.abort();
             let why = format!("there was no answer for {} s: it was given up", since.elapsed().as_secs());
             self.lost(asking.part(), &why);
@@ -597,7 +603,7 @@ impl Engine {
             }
         };
         let task = self.tasks.spawn(task);
-        self.asking.insert(task.id(), Asked { asking, since: Instant::now(), task });
+        self.asking.insert(task.id(), Call { asking, since: Instant::now(), task });
     }
 
     /// A call of the database: `input` makes the input of its answer.

@@ -17,9 +17,12 @@ pub enum Failure {
     Panic,
 }
 
-static PLACES: Mutex<Option<HashMap<(String, String), watch::Sender<Option<Failure>>>>> = Mutex::new(None);
+/// What happens, by outbox and place.
+type Places = HashMap<(String, String), watch::Sender<Option<Failure>>>;
 
-fn places() -> MutexGuard<'static, Option<HashMap<(String, String), watch::Sender<Option<Failure>>>>> {
+static PLACES: Mutex<Option<Places>> = Mutex::new(None);
+
+fn places() -> MutexGuard<'static, Option<Places>> {
     PLACES.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

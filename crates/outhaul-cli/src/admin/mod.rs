@@ -86,9 +86,8 @@ async fn connection(stream: TcpStream, watches: Arc<[Watch]>, _permit: OwnedSema
         .header_read_timeout(HEAD_LIMIT)
         .max_buf_size(HEAD_BYTES)
         .serve_connection(TokioIo::new(stream), service);
-    match tokio::time::timeout(CONNECTION_LIMIT, connection).await {
-        Ok(Err(e)) => tracing::debug!("admin server: {e}"),
-        Ok(Ok(())) | Err(_) => {}
+    if let Ok(Err(e)) = tokio::time::timeout(CONNECTION_LIMIT, connection).await {
+        tracing::debug!("admin server: {e}");
     }
 }
 
@@ -101,7 +100,7 @@ pub(crate) fn supervise(watches: Vec<Watch>) -> Result<(), Failure> {
     let looking = move || {
         let mut turning = Turning::default();
         loop {
-            std::thread::sleep(Duration::from_secs(1));
+            std::thread::park_timeout(Duration::from_secs(1));
             if let Some(outbox) = turning.look(&watches, HUNG_LOOKS) {
                 let code = codes::ENGINE_HANGS.code;
                 tracing::error!(outbox, code, "the engine has not turned for {HUNG_LOOKS} s: the process ends");

@@ -27,9 +27,8 @@ pub fn run(a: &Health, json: bool) -> Outcome {
         })?,
     };
     let path = if a.live { "/live" } else { "/ready" };
-    let (status, body) = ask(address, path).map_err(|e| {
-        Failure::new(&codes::NO_ANSWER, format!("asking http://{address}{path}: {e}"))
-    })?;
+    let (status, body) = ask(address, path)
+        .map_err(|e| Failure::new(&codes::NO_ANSWER, format!("asking http://{address}{path}: {e}")))?;
     let found: Value = serde_json::from_str(&body)
         .map_err(|e| Failure::new(&codes::NO_ANSWER, format!("http://{address}{path} is not Outhaul's: {e}")))?;
     if json {

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use outhaul_core::config::LaneLimits;
-use outhaul_relay::{Delivered, Maintenance, RelayError, Stop};
 use outhaul_relay::watch::{Watch, WatchLimits};
+use outhaul_relay::{Delivered, Maintenance, RelayError, Stop};
 use outhaul_store::Store;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -211,7 +211,8 @@ async fn one(
 
 fn watch(config: &Config, outbox: &Outbox) -> Watch {
     let limit = |ms: u64| Duration::from_millis(ms);
-    let statement = outbox.store.statement_timeout + outbox.store.connect_timeout + limit(config.relay.settings.lease_ttl_ms);
+    let statement =
+        outbox.store.statement_timeout + outbox.store.connect_timeout + limit(config.relay.settings.lease_ttl_ms);
     let limits = WatchLimits::default();
     // A call that its own limits allow is never given up.
     let limits = WatchLimits { answer: limits.answer.max(statement * 2), ..limits };

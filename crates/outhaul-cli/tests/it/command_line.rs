@@ -116,7 +116,8 @@ async fn the_pages_of_metrics_are_up_to_date() {
     let written = folder.run(&["reference", "--metrics"], "", &[]).await.expect(0).stdout;
     let kept = include_str!("../../../../docs/metrics.md");
     assert!(written == kept, "docs/metrics.md is stale: run `outhaul reference --metrics > docs/metrics.md`");
-    let known: Vec<&str> = kept.lines().filter_map(|l| l.strip_prefix("| `")?.split_once('`')).map(|(name, _)| name).collect();
+    let known: Vec<&str> =
+        kept.lines().filter_map(|l| l.strip_prefix("| `")?.split_once('`')).map(|(name, _)| name).collect();
     for (file, text) in [
         ("alerts.yml", include_str!("../../../../packaging/prometheus/alerts.yml")),
         ("monitoring.md", include_str!("../../../../docs/monitoring.md")),

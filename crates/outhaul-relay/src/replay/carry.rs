@@ -33,7 +33,7 @@ pub async fn replay(
     stand: &watch::Sender<ReplayStand>,
     left_out: &(dyn Fn(&LeftOut) + Send + Sync),
 ) -> Result<ReplayStand, ReplayError> {
-    let sink = Arc::new(Runner::new(&replay.destination, replay.store.clone()));
+    let sink = Arc::new(Runner::new(&replay.destination, replay.store.clone(), None));
     let mut carrier = Carrier {
         replay,
         sink: sink.clone(),

@@ -126,7 +126,7 @@ impl Beside {
                     lost(self.name);
                     None
                 } else {
-                    (late >= limits.stall).then(|| (since, "it does not come back"))
+                    (late >= limits.stall).then_some((since, "it does not come back"))
                 }
             }
         };
