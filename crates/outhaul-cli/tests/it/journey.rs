@@ -40,7 +40,7 @@ async fn from_init_to_prune(flavour: Flavour) {
     let status = scene.run(&["status", "--db", db, "--json"]).await.expect(0).json();
     let shard = &status["outboxes"][0]["shards"][0];
     assert_eq!(keys(&status), ["outboxes"]);
-    assert_eq!(keys(&status["outboxes"][0]), names("name mode shards instances same_configuration"));
+    assert_eq!(keys(&status["outboxes"][0]), names("name mode shards instances same_configuration reconcile"));
     assert_eq!(keys(shard), names("shard owner epoch hot_rows oldest_hot_ms scheduled_rows next_due_ms log_end lanes"));
     assert_eq!((&shard["hot_rows"], &shard["log_end"]), (&json!(1_200), &json!(0)));
 
